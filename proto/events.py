@@ -1,0 +1,136 @@
+"""What happens while an answer is written, in neutral form. Knows no wire dialect and no backend.
+
+A backend yields these; a surface renders them. Exactly one `Finished` or `Failed` ends a stream.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "tool_calls", "error", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one run. The first six as the client shall see them (hidden ones excluded);
+    the `upstream_*` five as the model really processed them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    note_tokens: int = 0
+    hidden_tokens: int = 0
+    upstream_input_tokens: int = 0
+    upstream_cached_tokens: int = 0
+    upstream_cache_write_tokens: int = 0
+    upstream_output_tokens: int = 0
+    upstream_reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Milliseconds of one run: `queue_ms` arrival to admission, `prompt_ms` admission to first
+    token, `ttft_ms` their sum, `decode_ms` first to last token. `forwarded_tokens`: prompt tokens
+    that were computed, not taken from a kept state."""
+
+    queue_ms: float = 0.0
+    prompt_ms: float = 0.0
+    ttft_ms: float = 0.0
+    decode_ms: float = 0.0
+    total_ms: float = 0.0
+    forwarded_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Decode rounds of one run: all, plain ones (one row, no draft), and drafted tokens.
+    `first_miss[i]`: rounds whose first refused draft token was the i-th."""
+
+    rounds: int = 0
+    plain: int = 0
+    draft_tokens: int = 0
+    draft_accepted: int = 0
+    first_miss: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The request waits for its turn. `position` 0 is next."""
+
+    position: int
+    est_wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The prompt is being read: `done` of `total` tokens, `cached` of them from a kept state."""
+
+    phase: Literal["memory_wait", "prefill"]
+    done: int
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the visible answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A piece of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallStart:
+    """The model begins a tool call."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """A piece of a call's arguments; the pieces of one index join to JSON."""
+
+    index: int
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """The call's arguments are complete."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete. `detail` says why in one word (eos, stop_string, max_tokens, …)."""
+
+    reason: FinishReason
+    detail: str | None
+    usage: Usage
+    timings: Timings
+    speculation: Speculation = Speculation()
+    cache_source: str = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer broke off. `message` may be shown; the counts are what is known so far."""
+
+    code: str
+    message: str
+    completion_tokens: int | None = None
+
+
+Event = (
+    Waiting | Reading | TextDelta | ReasoningDelta | CallStart | CallArguments | CallEnd
+    | Finished | Failed
+)  # fmt: skip

@@ -1,0 +1,47 @@
+"""Every ceiling that more than one package must agree on. Knows nothing of who enforces it.
+
+Each number has a unit and a reason; what an operator may change is a setting instead.
+"""
+
+# HTTP, as read from a peer (reliability: size limits).
+REQUEST_LINE_BYTES = 8 * 1024  # longer targets are attacks or mistakes: 414
+HEADER_BLOCK_BYTES = 64 * 1024  # agents send about 3 KiB: 431 beyond
+HEADER_COUNT = 128  # fields in one header block: 431 beyond
+DECOMPRESSION_RATIO = 100  # a body that unpacks to more is a bomb: 413
+
+# The content of a model call.
+JSON_DEPTH = 100  # levels of nesting: 400 beyond
+MODEL_NAME_CHARS = 256
+API_KEY_BYTES = 512
+MESSAGES = 10_000  # messages or items in one call
+TOOLS = 512  # tools offered in one call
+TOOL_SCHEMA_BYTES = 256 * 1024  # JSON Schema of one tool
+STOP_STRINGS_USED = 4  # the first four count, as at the OpenAI API
+STOP_STRINGS = 64  # more than this many is a 400
+TEMPLATE_ARGS_BYTES = 4 * 1024  # chat_template_kwargs as JSON
+
+# Quoting and listing in errors of ours.
+QUOTED_ERROR_CHARS = 240  # of a backend's own words
+KNOWN_NAMES_LISTED = 20  # model names offered in a 404
+
+# Relay.
+RELAY_BUFFER_BYTES = 256 * 1024  # may wait between the upstream socket and the client's
+SSE_RECORD_BYTES = 16 * 1024 * 1024  # one server-sent event in the tap; beyond it the tap is off
+ANSWER_TAP_BYTES = 64 * 1024 * 1024  # a whole (not streamed) answer in the tap
+
+# The link between gateway and worker.
+LINK_MESSAGE_BYTES = 64 * 1024 * 1024  # one message; a Submit carries a whole conversation
+LINK_BEAT_S = 1.0  # both sides beat this often
+LINK_LEASE_S = 5.0  # silence after which the other side is gone
+LINK_CREDIT_TOKENS = 256  # window of a plain run, renewed at half
+LINK_RING_RECORDS = 65_536  # numbered records a worker keeps unacknowledged, per run
+LINK_RING_BYTES = 8 * 1024 * 1024
+LINK_DONE_KEPT_S = 60.0  # how long an unacknowledged Done outlives its owner
+
+# The worker.
+PREPARING = 16  # requests rendered and encoded ahead of the queue
+TEMPLATE_BYTES = 256 * 1024  # a chat template
+TEMPLATE_OUTPUT_BYTES = 8 * 1024 * 1024  # what it may render
+TEMPLATE_LOOP_STEPS = 100_000  # iterations of all its loops together
+GGUF_TENSORS = 65_536  # in one file
+SAFETENSORS_HEADER_BYTES = 100 * 1024 * 1024

@@ -1,0 +1,58 @@
+"""The engine's settings, shared because the gateway reads the file and the worker obeys it.
+
+Knows nothing of YAML: the gateway parses `worker:` of `tandem.yaml` into this and hands it over
+as JSON when it starts the worker.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Waiting: how many requests, how long, and when a streamed answer opens meanwhile."""
+
+    size: int = 8
+    timeout_s: float = 240.0
+    open_after_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSettings:
+    """`chunk`: prompt tokens forwarded together; 0 = 256 on a CPU, 1,024 on CUDA."""
+
+    chunk: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What one worker loads and how it runs.
+
+    `model`: a registry name, a folder with safetensors, or a `.gguf` file. `threads`: 0 = physical
+    cores. `max_len`: tokens of prompt and output together; 0 = the model's, at most 8,192 on a CPU.
+    """
+
+    model: str = "smollm2"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 0
+    weights: Literal["bf16", "fp32"] = "bf16"
+    max_len: int = 0
+    wall_clock_s: float = 3600.0
+    default_max_tokens: int = 32_768
+    queue: QueueSettings = field(default_factory=QueueSettings)
+    prefill: PrefillSettings = field(default_factory=PrefillSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything `python -m worker` is told: its settings, where the model lies, where to listen.
+
+    `model_path` is absolute; `endpoint` is a ZeroMQ address to bind; `state_dir` may be written to.
+    """
+
+    settings: WorkerSettings
+    model_name: str
+    model_path: str
+    endpoint: str
+    state_dir: str
+    drain_s: float = 600.0
