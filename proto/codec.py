@@ -98,7 +98,7 @@ def _field_names(cls: type) -> tuple[str, ...]:
 @cache
 def _reader(hint: Any) -> Reader:
     origin = get_origin(hint)
-    if hint is Json:
+    if _is_json(hint):
         return _read_json
     if dataclasses.is_dataclass(hint):
         return _dataclass_reader(cast(type, hint))
@@ -126,7 +126,9 @@ def _dataclass_reader(cls: type) -> Reader:
             if name in value:
                 known[name] = _reader(hint)(value[name], f"{path}.{name}")
             elif required:
-                raise BadField(f"{path}.{name}", "a value", "nothing")
+                if types.NoneType not in get_args(hint):
+                    raise BadField(f"{path}.{name}", "a value", "nothing")
+                known[name] = None
         return cls(**known)
 
     return read
@@ -201,10 +203,16 @@ def _read_json(value: Any, path: str) -> Any:
     raise BadField(path, "JSON", _name_of(value))
 
 
-def _is_required(field: "dataclasses.Field[Any]") -> bool:
-    return (
-        field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def _is_json(hint: Any) -> bool:
+    """Whether a hint is `proto.chat.Json`, whose inner references are resolved by now."""
+    return hint is Json or (
+        get_origin(hint) in (Union, types.UnionType)
+        and any(get_origin(option) is list for option in get_args(hint))
     )
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _name_of(value: Any) -> str:

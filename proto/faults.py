@@ -1,12 +1,12 @@
 """The faults that cross a process. Knows nothing of HTTP or of who shows them to whom.
 
-    Fault
-    ├── CodecFault          bytes from the other side that are no valid message
-    │   ├── MessageTooLarge
-    │   ├── UnknownMessage  a well-formed map of a type this version does not know
-    │   ├── VersionMismatch
-    │   └── BadField        a known message whose field is missing or has the wrong type
-    └── Refusal             the worker's word that it will not serve a request (and why)
+Fault
+├── CodecFault          bytes from the other side that are no valid message
+│   ├── MessageTooLarge
+│   ├── UnknownMessage  a well-formed map of a type this version does not know
+│   ├── VersionMismatch
+│   └── BadField        a known message whose field is missing or has the wrong type
+└── Refusal             the worker's word that it will not serve a request (and why)
 """
 
 from typing import Literal

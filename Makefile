@@ -1,0 +1,49 @@
+# The menu. `make run` and `make test` are all that a fresh machine with Python 3.11 or newer needs.
+
+VENV ?= .venv
+GATEWAY_VENV ?= .venv-gateway
+PYTEST ?= -q
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-gateway test-llamacpp first-use lint format lock
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
+
+run: ## set everything up, bring the embedded model, serve on http://127.0.0.1:8700
+	@scripts/setup $(VENV) worker
+	@test -f tandem.yaml || cp deploy/tandem.example.yaml tandem.yaml
+	@$(VENV)/bin/tandem fetch-model
+	@exec $(VENV)/bin/tandem serve
+
+test: ## all tests of the gate
+	@scripts/setup $(VENV) test-worker
+	@$(VENV)/bin/tandem fetch-model || true
+	$(VENV)/bin/pytest $(PYTEST)
+
+test-gateway: ## the same tests in an environment without torch (the worker's are skipped)
+	@scripts/setup $(GATEWAY_VENV) test
+	$(GATEWAY_VENV)/bin/pytest $(PYTEST)
+
+test-llamacpp: ## against llama.cpp's own server (needs llama-cpp-python[server]; built from source)
+	@scripts/setup $(VENV) test-worker
+	@$(VENV)/bin/python -c 'import llama_cpp.server' 2>/dev/null || \
+		$(VENV)/bin/pip install 'llama-cpp-python[server]==0.3.36'
+	@$(VENV)/bin/tandem fetch-model
+	$(VENV)/bin/pytest -q -s -m llamacpp tests/e2e
+
+first-use: ## `make run` as a newcomer sees it: serving, one answer, a clean end
+	@scripts/first-use
+
+lint: ## style, types, dead links
+	@scripts/setup $(VENV) test-worker
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: ## rewrite the code in the house's layout
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+lock: ## resolve pyproject.toml into requirements/*.lock again (needs uv)
+	python3 scripts/lock

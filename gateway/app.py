@@ -1,0 +1,175 @@
+"""Builds the gateway: the one place where services are constructed and joined. Start reading here.
+
+Then `routes` (the URL table), `pipeline` (the way of a request), `backends/engine` and the worker's
+`loop`.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.backends.base import Backend
+from gateway.backends.catalog import Catalog
+from gateway.backends.engine import EngineLink
+from gateway.exchange import Receive, Scope, Send
+from gateway.fetch_model import model_path
+from gateway.ledger.books import Books
+from gateway.middleware.auth import Auth
+from gateway.operator import Operator
+from gateway.pipeline import Limits, Pipeline, Routing
+from gateway.relay.client import UpstreamClient
+from gateway.relay.forward import Relay
+from gateway.routes import Endpoints, answer_unrouted, url_table
+from gateway.routing.table import RoutingTable
+from gateway.settings.installation import hash_key, make_state_dir
+from gateway.settings.types import Settings
+from gateway.store.db import Database
+from gateway.supervisor import Supervisor
+from proto.worker_settings import Launch
+
+log = structlog.get_logger(__name__)
+
+STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
+
+
+class Gateway:
+    """Every service of one gateway process, and the ASGI application in front of them."""
+
+    def __init__(self, settings: Settings, books: Books, database: Database | None) -> None:
+        self.settings = settings
+        self.books = books
+        self.has_failed = asyncio.Event()
+        state_dir = make_state_dir(settings.state_dir)
+        self.auth = Auth(settings)
+        self.client = UpstreamClient()
+        self.engine = EngineLink(settings.worker_endpoint) if settings.worker else None
+        self.supervisor = self._supervisor() if settings.worker and settings.worker.spawn else None
+        routing = build_routing(settings)
+        self.pipeline = Pipeline(
+            routing=routing,
+            relay=Relay(self.client, time.monotonic),
+            engine=self.engine,
+            ledger=books,
+            limits=Limits(
+                max_body_bytes=settings.server.max_body_mb * 1024**2,
+                open_after_s=settings.engine.queue.open_after_s,
+            ),
+            hash_key=hash_key(state_dir),
+            version=version("tandem-llm"),
+        )
+        self.operator = Operator(self.pipeline, self.engine, books, database)
+        self.asgi = Starlette(
+            routes=url_table(
+                self,
+                Endpoints(
+                    model_call=self.pipeline.serve,
+                    models=self.operator.models,
+                    health=self.operator.health,
+                    ready=self.operator.ready,
+                    root=self.operator.root,
+                    usage=self.operator.usage,
+                ),
+            ),
+            exception_handlers={HTTPException: _unrouted},
+            lifespan=self._lifespan,
+        )
+        self.asgi.router.redirect_slashes = False
+
+    def apply(self, settings: Settings) -> None:
+        """Takes a configuration that was read again: keys, backends, routes. New requests only."""
+        self.settings = settings
+        self.auth = Auth(settings)
+        self.pipeline.routing = build_routing(settings)
+        log.info("settings.applied", config_rev=settings.rev)
+
+    async def drain(self) -> None:
+        """Stops taking requests and waits for the running ones, `drain_s` at most."""
+        self.pipeline.is_draining = True
+        log.info("gateway.draining", in_flight=self.pipeline.in_flight)
+        if not await self.pipeline.wait_idle(self.settings.server.drain_s):
+            self.pipeline.cut_all()
+            await self.pipeline.wait_idle(STOP_CUT_S)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self.books.start()
+        works = [self.pipeline.routing.catalog.refresh()]
+        if self.engine is not None:
+            works.append(self.engine.run())
+        if self.supervisor is not None:
+            works.append(self.supervisor.run())
+        tasks = [asyncio.create_task(work) for work in works]
+        for task in tasks:
+            task.add_done_callback(self._note_death)
+        log.info("gateway.started", config_rev=self.settings.rev)
+        try:
+            yield
+        finally:
+            if self.supervisor is not None:
+                await self.supervisor.stop(STOP_CUT_S)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.client.close()
+            counts = await asyncio.to_thread(self.books.stop)
+            log.info("gateway.stopped", rows_written=counts.written, rows_waiting=counts.waiting)
+
+    def _note_death(self, task: "asyncio.Task[None]") -> None:
+        """A service that died is a fault of ours: the process ends, and says so, rather than go on
+        without it."""
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("service.died", exc_info=fault)
+            self.has_failed.set()
+
+    def _supervisor(self) -> Supervisor:
+        assert self.engine is not None
+        return Supervisor(build_launch(self.settings), self.engine.lose)
+
+
+def build_routing(settings: Settings) -> Routing:
+    """Backends, their models and the names that lead to them, under one configuration."""
+    backends = {name: Backend(name, backend) for name, backend in settings.backends.items()}
+    catalog = Catalog(backends, settings.server.models_cache_s, time.monotonic)
+    return Routing(
+        table=RoutingTable(settings, catalog.listed),
+        backends=backends,
+        catalog=catalog,
+        config_rev=settings.rev,
+    )
+
+
+def build_launch(settings: Settings) -> Launch:
+    """What a worker of this configuration is told."""
+    assert settings.worker is not None
+    return Launch(
+        settings=settings.engine,
+        model_name=settings.worker.model_name,
+        model_path=str(model_path(settings.state_dir, settings.engine.model)),
+        endpoint=settings.worker_endpoint,
+        state_dir=str(settings.state_dir),
+        drain_s=settings.server.drain_s,
+    )
+
+
+async def _unrouted(request: Request, fault: Exception) -> Response:
+    assert isinstance(fault, HTTPException)
+    return _Unrouted(fault)
+
+
+class _Unrouted(Response):
+    """Starlette wants a response object; ours only calls the error writer."""
+
+    def __init__(self, fault: HTTPException) -> None:
+        super().__init__()
+        self._fault = fault
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await answer_unrouted(scope, receive, send, self._fault)

@@ -1,0 +1,110 @@
+"""A backend as the gateway uses it: where it listens, what we show it, how it has been doing.
+
+Knows no surface's fields and sends nothing itself.
+"""
+
+import re
+from collections import deque
+from typing import Literal
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from gateway.relay.client import Headers, Origin
+from gateway.settings.types import BackendSettings
+
+HEALTH_WINDOW = 20  # outcomes that decide the state
+DOWN_AFTER_CONNECTS = 5  # failed connects in a row
+DEGRADED_SHARE = 0.2
+_VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*(?=/|$)")
+_CREDENTIAL_QUERY = frozenset({"key", "api_key", "access_token"})
+
+State = Literal["up", "degraded", "down"]
+
+
+class Backend:
+    """One configured backend, alive as long as its configuration."""
+
+    def __init__(self, name: str, settings: BackendSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.origin = Origin.of(settings.base_url, tls_verify=settings.tls_verify)
+        self.in_flight = 0
+        self.health = Health()
+        self._base_path = urlsplit(settings.base_url).path.rstrip("/")
+        self._own_headers = _own_headers(settings)
+
+    @property
+    def key_label(self) -> str | None:
+        """The label of the key it is shown, for the ledger."""
+        return self.settings.keys[0].label if self.settings.keys else None
+
+    @property
+    def own_headers(self) -> Headers:
+        """Our credential and the operator's extra headers."""
+        return self._own_headers
+
+    def url_path(self, path: str, query: bytes = b"") -> str:
+        """The path and query at the backend for one of ours.
+
+        An `openai` address with a path of its own (`…/v1`, `…/api/paas/v4`) stands for our `/v1`;
+        the other two kinds name the version in the path, as their SDKs do. Query credentials of
+        the client are left out.
+        """
+        if self.settings.kind == "openai":
+            path = _VERSION.sub("", path, count=1) if self._base_path else path
+        elif _VERSION.search(self._base_path):
+            path = _VERSION.sub("", path, count=1)
+        text = query.decode("latin-1")
+        if text and any(f"{name}=" in text for name in _CREDENTIAL_QUERY):
+            pairs = parse_qsl(text, keep_blank_values=True)
+            text = urlencode([pair for pair in pairs if pair[0] not in _CREDENTIAL_QUERY])
+        return f"{self._base_path}{path}?{text}" if text else f"{self._base_path}{path}"
+
+
+class Health:
+    """What the last outcomes say. Shown, and used to order targets; never a ban."""
+
+    def __init__(self) -> None:
+        self._failed: deque[bool] = deque(maxlen=HEALTH_WINDOW)
+        self._failed_connects = 0
+        self._failed_checks = 0
+
+    @property
+    def state(self) -> State:
+        """Source: the last 20 outcomes and the list-models check."""
+        if self._failed_connects >= DOWN_AFTER_CONNECTS or self._failed_checks >= 2:
+            return "down"
+        if self._failed and sum(self._failed) / HEALTH_WINDOW >= DEGRADED_SHARE:
+            return "degraded"
+        return "up"
+
+    def note_answer(self, status: int) -> None:
+        """An answer came; 5xx, 429 and refused credentials count as failures."""
+        self._failed_connects = 0
+        self._failed.append(status >= 500 or status in (401, 402, 403, 407, 429))
+
+    def note_fault(self, *, is_connect: bool) -> None:
+        """No answer came, or it broke off."""
+        self._failed_connects = self._failed_connects + 1 if is_connect else 0
+        self._failed.append(True)
+
+    def note_check(self, *, is_ok: bool) -> None:
+        """The list of models could or could not be read."""
+        self._failed_checks = 0 if is_ok else self._failed_checks + 1
+        if is_ok:
+            self._failed_connects = 0
+
+
+def _own_headers(settings: BackendSettings) -> Headers:
+    headers: Headers = [
+        (name.lower().encode(), value.encode()) for name, value in settings.headers.items()
+    ]
+    if settings.keys:
+        key = settings.keys[0].secret.value.encode()
+        headers.append(
+            {
+                "openai": (b"authorization", b"Bearer " + key),
+                "anthropic": (b"x-api-key", key),
+                "gemini": (b"x-goog-api-key", key),
+            }[settings.kind]
+        )
+    return headers

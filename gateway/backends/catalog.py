@@ -1,0 +1,128 @@
+"""Which models each backend has, as it says itself. Knows no route and no client.
+
+Asked at most every `models_cache_s`, two seconds a backend; a backend that does not answer keeps
+the list it gave last.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import structlog
+
+from gateway.backends.base import Backend
+from gateway.routing.table import shadowed_models
+
+log = structlog.get_logger(__name__)
+
+LIST_S = 2.0  # a backend that needs longer must not hang a model picker
+LEAST_AGE_S = 2.0  # between two readings, however often somebody asks for a model nobody knows
+_PATHS = {"openai": "/v1/models", "anthropic": "/v1/models", "gemini": "/v1beta/models"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCard:
+    """One model of one backend. `context_tokens` None: the backend does not say."""
+
+    id: str
+    context_tokens: int | None = None
+
+
+class Catalog:
+    """The models of all backends. `now`: monotonic seconds."""
+
+    def __init__(
+        self, backends: Mapping[str, Backend], cache_s: float, now: Callable[[], float]
+    ) -> None:
+        self._backends = backends
+        self._cache_s = cache_s
+        self._now = now
+        self._read_s: float | None = None
+        self._lock = asyncio.Lock()
+        self._shadowed: list[tuple[str, str, str]] = []
+        self._cards: dict[str, dict[str, ModelCard]] = {
+            name: {model: ModelCard(model) for model in backend.settings.models}
+            if backend.settings.models != "auto"
+            else {}
+            for name, backend in backends.items()
+        }
+
+    def listed(self, backend: str) -> Mapping[str, ModelCard]:
+        """A backend's models by id, as known right now."""
+        return self._cards[backend]
+
+    async def refresh(self, *, is_urgent: bool = False) -> None:
+        """Asks the backends again when the lists are old (`is_urgent`: when a name is unknown)."""
+        most_s = LEAST_AGE_S if is_urgent else self._cache_s
+        async with self._lock:
+            if self._read_s is not None and self._now() - self._read_s < most_s:
+                return
+            asked = [b for b in self._backends.values() if b.settings.models == "auto"]
+            if asked:
+                await self._read(asked)
+            self._read_s = self._now()
+
+    async def _read(self, backends: list[Backend]) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            readings = [tasks.create_task(self._list(backend)) for backend in backends]
+        for backend, reading in zip(backends, readings, strict=True):
+            cards = reading.result()
+            backend.health.note_check(is_ok=cards is not None)
+            if cards is not None:
+                self._cards[backend.name] = {card.id: card for card in cards}
+        shadowed = shadowed_models(self._cards)
+        if shadowed != self._shadowed:
+            self._shadowed = shadowed
+            for model, owner, other in shadowed:
+                log.warning("model.listed_twice", model=model, owner=owner, also=other)
+
+    async def _list(self, backend: Backend) -> list[ModelCard] | None:
+        settings = backend.settings
+        headers = [(b"accept", b"application/json"), *backend.own_headers]
+        if settings.kind == "anthropic":
+            headers.append((b"anthropic-version", b"2023-06-01"))
+        url = f"{_origin(settings.base_url)}{backend.url_path(_PATHS[settings.kind])}"
+        try:
+            async with asyncio.timeout(LIST_S):
+                async with httpx.AsyncClient(verify=settings.tls_verify, timeout=LIST_S) as client:
+                    answer = await client.get(url, headers=headers)
+                return read_cards(answer.raise_for_status().json())
+        except (httpx.HTTPError, TimeoutError, ValueError) as fault:
+            log.warning("models.not_listed", backend=backend.name, fault=type(fault).__name__)
+            return None
+
+
+def read_cards(body: Any) -> list[ModelCard]:
+    """The models of a list in OpenAI's, Anthropic's or Google's form.
+
+    Raises: ValueError when it is none of them.
+    """
+    items = (body.get("data") or body.get("models")) if isinstance(body, dict) else body
+    if not isinstance(items, list):
+        raise ValueError("not a list of models")
+    cards = []
+    for item in items:
+        name = (item.get("id") or item.get("name")) if isinstance(item, dict) else None
+        if isinstance(name, str):
+            cards.append(ModelCard(name.removeprefix("models/"), _context(item)))
+    return cards
+
+
+def _context(item: dict[str, Any]) -> int | None:
+    meta = item.get("meta")
+    for value in (
+        item.get("max_model_len"),
+        item.get("context_length"),
+        item.get("inputTokenLimit"),
+        meta.get("n_ctx_train") if isinstance(meta, dict) else None,
+    ):
+        if type(value) is int:
+            return value
+    return None
+
+
+def _origin(base_url: str) -> str:
+    url = httpx.URL(base_url)
+    return f"{url.scheme}://{url.netloc.decode()}"

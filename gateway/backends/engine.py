@@ -1,0 +1,358 @@
+"""Our own engine as a backend: runs over ZeroMQ in, events out. Knows no surface and no model.
+
+One DEALER to one worker. The worker is alive while it beats; when it stops, every run that it had
+ends here with `EngineLost`, so nobody waits for an answer that will not come.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Self
+
+import structlog
+import zmq
+import zmq.asyncio
+
+from gateway.errors import RETRY_DRAINING_S, RETRY_NO_ENGINE_S, ApiError
+from gateway.middleware.request_id import new_request_id
+from proto import codec
+from proto.chat import Call, Params
+from proto.events import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Event,
+    Finished,
+    Reading,
+    ReasoningDelta,
+    TextDelta,
+    Waiting,
+)
+from proto.faults import CodecFault, Refusal
+from proto.limits import LINK_BEAT_S, LINK_CREDIT_TOKENS, LINK_LEASE_S
+from proto.messages import (
+    Ack,
+    Beat,
+    Cancel,
+    Credit,
+    Delta,
+    Done,
+    Drain,
+    FromGateway,
+    Hello,
+    LinkMessage,
+    Progress,
+    Queued,
+    Ready,
+    Refused,
+    Submit,
+)
+from proto.plan import Plan
+
+log = structlog.get_logger(__name__)
+
+SILENCE_S = 2.5  # how often a run that has nothing to say is looked at
+
+RunMessage = Queued | Progress | Delta | Done | Refused
+
+
+class EngineLost(Exception):
+    """No worker holds a lease, or the one that had this run is gone."""
+
+
+class Silence:
+    """Nothing came from the worker for a while: time to look at clocks and heartbeats."""
+
+
+class EngineRun:
+    """One run, while it is somebody's. Leaving the `async with` block cancels it if it still runs.
+
+    `prompt_tokens`, `completion_tokens`: as far as known, also when the run does not finish.
+    """
+
+    def __init__(self, link: "EngineLink", run_id: str) -> None:
+        self.run_id = run_id
+        self.prompt_tokens: int | None = None
+        self.completion_tokens = 0
+        # Bounded by the credit window: the worker sends no more than it was allowed to.
+        self._inbox: asyncio.Queue[RunMessage | None] = asyncio.Queue()
+        self._link = link
+        self._owed = 0  # tokens consumed and not yet given back as credit
+        self._is_over = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._link.end(self, cancel=not self._is_over)
+
+    async def events(self) -> AsyncIterator[Event | Silence]:
+        """The answer's events up to `Finished`, and `Silence` while there are none.
+
+        Raises: Refusal; EngineLost.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE_S):
+                    message = await self._inbox.get()
+            except TimeoutError:
+                yield Silence()
+                continue
+            match message:
+                case None:
+                    self._is_over = True
+                    raise EngineLost
+                case Queued():
+                    self.prompt_tokens = message.prompt_tokens
+                    yield Waiting(message.position, message.est_wait_ms)
+                case Progress():
+                    yield Reading(message.phase, message.done, message.total, message.cached)
+                case Delta():
+                    self.completion_tokens += len(message.ids) - sum(message.hidden)
+                    for event in events_of(message):
+                        yield event
+                    await self._renew_credit(message)
+                case Refused():
+                    self._is_over = True
+                    raise Refusal(
+                        message.code,
+                        message.detail,
+                        param=message.param,
+                        retry_after_ms=message.retry_after_ms,
+                    )
+                case Done():
+                    self._is_over = True
+                    await self._link.send(Ack(self.run_id, message.last_token, done=True))
+                    if message.finish == "error":
+                        log.error("run.failed", run_id=self.run_id, error=message.error)
+                        raise EngineLost
+                    yield Finished(
+                        reason=message.finish,
+                        detail=message.detail,
+                        usage=message.usage,
+                        timings=message.timings,
+                        speculation=message.spec,
+                        cache_source=message.cache_source,
+                    )
+                    return
+
+    def put(self, message: RunMessage | None) -> None:
+        """Hands over a message from the worker; None says that the worker is gone."""
+        self._inbox.put_nowait(message)
+
+    async def _renew_credit(self, delta: Delta) -> None:
+        """A client that reads slowly consumes slowly, and so slows its own run only."""
+        self._owed += len(delta.ids)
+        if self._owed >= LINK_CREDIT_TOKENS // 2:
+            upto = delta.first + len(delta.ids) - 1
+            await self._link.send(Ack(self.run_id, upto))
+            await self._link.send(Credit(self.run_id, self._owed))
+            self._owed = 0
+
+
+def refusal_error(refusal: Refusal) -> ApiError:
+    """What a client is told when the engine will not serve it."""
+    after_s = None if refusal.retry_after_ms is None else -(-refusal.retry_after_ms // 1000)
+    match refusal.code:
+        case "bad_request":
+            return ApiError(400, "invalid_request", refusal.detail, param=refusal.param)
+        case "too_long":
+            return ApiError(400, "context_length_exceeded", refusal.detail, param="messages")
+        case "draining":
+            message = "The engine is shutting down; try again shortly."
+            return ApiError(503, "draining", message, retry_after_s=after_s or RETRY_DRAINING_S)
+        case "busy" if refusal.detail == "queue_timeout":
+            message = "The engine did not get to this request in time; try again."
+            return ApiError(429, "queue_timeout", message, retry_after_s=after_s)
+        case "busy":
+            message = "The engine has too many requests waiting; try again shortly."
+            return ApiError(503, refusal.detail, message, retry_after_s=after_s)
+        case _:
+            return no_engine()
+
+
+def no_engine() -> ApiError:
+    """What a client is told when there is no worker, or no longer the one that had its run."""
+    message = "The engine is not available at the moment; try again shortly."
+    return ApiError(503, "engine_unavailable", message, retry_after_s=RETRY_NO_ENGINE_S)
+
+
+def events_of(delta: Delta) -> Iterator[Event]:
+    """The neutral events of one `Delta`: neighbouring pieces of one kind are one event."""
+    kind = None
+    text: list[str] = []
+    for piece, piece_kind, hidden in zip(delta.pieces, delta.kinds, delta.hidden, strict=True):
+        if hidden or not piece:
+            continue
+        if piece_kind != kind and text:
+            yield _text_event(kind, text)
+            text = []
+        kind = piece_kind
+        text.append(piece)
+    if text:
+        yield _text_event(kind, text)
+    for part in delta.calls or ():
+        if part.id is not None and part.name is not None:
+            yield CallStart(part.index, part.id, part.name)
+        if part.args is not None:
+            yield CallArguments(part.index, part.args)
+        if part.end:
+            yield CallEnd(part.index)
+
+
+def _text_event(kind: str | None, text: list[str]) -> Event:
+    joined = "".join(text)
+    return ReasoningDelta(joined) if kind == "reasoning" else TextDelta(joined)
+
+
+class EngineLink:
+    """The connection to the worker at one endpoint, kept up by `run`."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.ready: Ready | None = None
+        self.last_beat: Beat | None = None
+        self._endpoint = endpoint
+        self._gateway_id = f"gw:{new_request_id()}"
+        self._runs: dict[str, EngineRun] = {}
+        self._heard_s = 0.0
+        self._is_draining = False
+        self._became_ready = asyncio.Event()
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.IDENTITY, self._gateway_id.encode())
+        self._socket.setsockopt(zmq.LINGER, 0)
+        # Nothing is queued for a worker that is not there: it would be served long after its client
+        # had left.
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether the worker answered and was heard within the lease."""
+        return self.ready is not None and not self._is_draining
+
+    async def run(self) -> None:
+        """Keeps the link up until it is cancelled."""
+        self._socket.connect(self._endpoint)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read())
+                tasks.create_task(self._beat())
+        finally:
+            self.lose("gateway stopped")
+            self._socket.close(0)
+            self._context.term()
+
+    async def wait_ready(self) -> Ready:
+        """Returns when a worker has answered."""
+        await self._became_ready.wait()
+        assert self.ready is not None
+        return self.ready
+
+    async def submit(
+        self, call: Call, plan: Plan, params: Params, seed: int, salt: str
+    ) -> EngineRun:
+        """Starts a run.
+
+        Raises: EngineLost when no worker holds a lease.
+        """
+        if not self.has_lease:
+            raise EngineLost
+        run = EngineRun(self, new_request_id())
+        self._runs[run.run_id] = run
+        sent = await self.send(
+            Submit(
+                run_id=run.run_id,
+                epoch=1,
+                start_token=1,
+                choice=0,
+                call=call,
+                plan=plan,
+                params=params,
+                seed=seed,
+                cache_salt=salt,
+                credit=LINK_CREDIT_TOKENS,
+            )
+        )
+        if not sent:
+            del self._runs[run.run_id]
+            raise EngineLost
+        return run
+
+    async def end(self, run: EngineRun, *, cancel: bool) -> None:
+        """Forgets a run; cancels it when it still goes on."""
+        self._runs.pop(run.run_id, None)
+        if cancel:
+            await self.send(Cancel(run.run_id, 1, "client left"))
+
+    async def send(self, message: FromGateway) -> bool:
+        """Sends a message; False when there is no worker to take it."""
+        try:
+            await self._socket.send(codec.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def lose(self, reason: str) -> None:
+        """The worker is gone: its runs end, and it must introduce itself again."""
+        if self.ready is not None:
+            log.warning("lease.lost", worker_id=self.ready.worker_id, reason=reason)
+        self.ready = None
+        self._became_ready.clear()
+        for run in self._runs.values():
+            run.put(None)
+        self._runs.clear()
+
+    async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        hello = Hello(self._gateway_id, self._gateway_id, codec.VERSION, codec.VERSION)
+        while True:
+            if self.ready is not None and loop.time() - self._heard_s > LINK_LEASE_S:
+                self.lose(f"silent for {LINK_LEASE_S:g} s")
+            await self.send(hello if self.ready is None else Beat("up"))
+            await asyncio.sleep(LINK_BEAT_S)
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            data = await self._socket.recv()
+            try:
+                message = codec.decode(data)
+            except CodecFault as fault:
+                log.warning("link.message_refused", fault=str(fault))
+                continue
+            self._heard_s = loop.time()
+            await self._take(message)
+
+    async def _take(self, message: LinkMessage) -> None:
+        match message:
+            case Ready():
+                if self.ready is not None and self.ready.incarnation != message.incarnation:
+                    self.lose("the worker was replaced")
+                self.ready = message
+                self._is_draining = False
+                self._became_ready.set()
+                log.info("lease.taken", worker_id=message.worker_id, model=message.model)
+            case Beat():
+                self.last_beat = message
+            case Drain():
+                self._is_draining = True
+            case Queued() | Progress() | Delta() | Done() | Refused():
+                await self._deliver(message)
+            case _:
+                log.warning("link.message_ignored", type=type(message).__name__)
+
+    async def _deliver(self, message: RunMessage) -> None:
+        run = self._runs.get(message.run_id or "")
+        if run is not None:
+            run.put(message)
+        elif isinstance(message, Done):
+            await self.send(Ack(message.run_id, message.last_token, done=True))
+        elif isinstance(message, Refused) and message.run_id is None:
+            log.warning("link.refused", code=message.code, detail=message.detail)

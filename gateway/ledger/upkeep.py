@@ -1,0 +1,114 @@
+"""Nightly work on the ledger: retention, and the weekly backup of SQLite. Knows no queue.
+
+It is due at 04:00 local time, or at the first chance after it: a laptop sleeps at night. The
+table `ledger_meta` remembers the last time, so several gateways on one database do it once.
+"""
+
+import os
+import sqlite3
+from contextlib import closing
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+import structlog
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from gateway.ledger.clock import Clock
+from gateway.settings.types import LedgerSettings
+from gateway.store.db import BUSY_S, Database
+from gateway.store.tables import ledger, ledger_meta
+
+log = structlog.get_logger(__name__)
+
+HOUR = 4  # local time: nobody works
+DAY_MS = 86_400_000
+PRUNE_ROWS = 5_000  # in one transaction: others write between two of them
+PRUNE_ROUNDS = 4  # before the queue has its turn again
+FREED_PAGES = 10_000  # given back to the file system at a time, 40 MB
+AGAIN_S = 3600.0  # after a fault
+META_KEY = "upkeep_day"
+
+
+class Upkeep:
+    """Does what is due, a piece at a time, in the writer's thread."""
+
+    def __init__(self, database: Database, settings: LedgerSettings, clock: Clock) -> None:
+        self._database = database
+        self._settings = settings
+        self._clock = clock
+        self._done: date | None = None
+        self._not_before_s = 0.0
+
+    def run_if_due(self) -> None:
+        """Prunes and backs up, once a day. A fault is logged, and tried again in an hour."""
+        day = self._day()
+        if day == self._done or self._clock.now_s() < self._not_before_s:
+            return
+        try:
+            if self._last_day() in (None, day.isoformat()) or self._is_pruned():
+                self._finish(day)
+        except (SQLAlchemyError, sqlite3.Error, OSError) as fault:
+            self._not_before_s = self._clock.now_s() + AGAIN_S
+            log.error("ledger.upkeep_failed", fault=type(fault).__name__)
+
+    def _day(self) -> date:
+        """The day, by a calendar whose days begin at 04:00."""
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000, self._clock.zone)
+        return (now - timedelta(hours=HOUR)).date()
+
+    def _last_day(self) -> str | None:
+        """The day it was last done on this database; None: never, so there is nothing to do."""
+        with self._database.reader.connect() as connection:
+            value: str | None = connection.execute(
+                select(ledger_meta.c.value).where(ledger_meta.c.key == META_KEY)
+            ).scalar()
+        return value
+
+    def _is_pruned(self) -> bool:
+        """Deletes some of the rows that are too old; whether none is left."""
+        oldest_ms = self._clock.now_ms() - self._settings.retention_days * DAY_MS
+        old = select(ledger.c.id).where(ledger.c.ts_ms < oldest_ms).limit(PRUNE_ROWS)
+        for _ in range(PRUNE_ROUNDS):
+            with self._database.writer.begin() as connection:
+                found = connection.execute(ledger.delete().where(ledger.c.id.in_(old)))
+            if found.rowcount:
+                log.info("ledger.rows_pruned", row_count=found.rowcount)
+            if found.rowcount < PRUNE_ROWS:
+                return True
+        return False
+
+    def _finish(self, day: date) -> None:
+        if self._database.path is not None and self._last_day() is not None:
+            self._shrink()
+            self._back_up(self._database.path, day)
+        with self._database.writer.begin() as connection:
+            connection.execute(ledger_meta.delete().where(ledger_meta.c.key == META_KEY))
+            connection.execute(ledger_meta.insert().values(key=META_KEY, value=day.isoformat()))
+        self._done = day
+
+    def _shrink(self) -> None:
+        with self._database.writer.begin() as connection:
+            connection.exec_driver_sql(f"PRAGMA incremental_vacuum({FREED_PAGES})").all()
+
+    def _back_up(self, path: Path, day: date) -> None:
+        """Copies the database while others use it, once in an ISO week."""
+        year, week, _ = day.isocalendar()
+        folder = path.parent / "backups"
+        target = folder / f"{path.stem}-{year:04}-W{week:02}.sqlite"
+        if self._settings.backup_weeks <= 0 or target.exists():
+            return
+        folder.mkdir(mode=0o700, exist_ok=True)
+        part = target.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with (
+            closing(sqlite3.connect(path, timeout=BUSY_S)) as source,
+            closing(sqlite3.connect(part)) as copy,
+        ):
+            source.backup(copy)
+        part.replace(target)
+        log.info("ledger.backup_made", file=target.name, size_bytes=target.stat().st_size)
+        kept = sorted(folder.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]-W[0-9][0-9].sqlite"))
+        for old in kept[: -self._settings.backup_weeks]:
+            old.unlink()

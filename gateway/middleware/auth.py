@@ -1,0 +1,147 @@
+"""Who may do what. Knows no model and reads no body.
+
+The rule of a path stands beside it in `routes`; router and rule both use the one path of the ASGI
+scope. Keys are compared as SHA-256, in constant time, and never logged.
+"""
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+from urllib.parse import parse_qsl
+
+from gateway.errors import ApiError
+from gateway.exchange import Exchange
+from gateway.settings.types import ClientKey, Settings
+from proto.limits import API_KEY_BYTES
+
+Rule = Literal["open", "client", "dashboard"]
+
+_KEY_HEADERS = (b"x-api-key", b"api-key", b"x-goog-api-key")
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a key belongs to. `client_id` is what the ledger stores, never the key."""
+
+    label: str
+    digest: bytes
+    client_id: str
+    user_id: str | None
+    models: tuple[str, ...]
+
+    def may_use(self, *names: str) -> bool:
+        """Whether any of a model's names is among the key's globs."""
+        return any(fnmatchcase(name, glob) for name in names for glob in self.models)
+
+
+ANYBODY = Identity("anybody", b"", "anon", None, ("*",))
+
+
+class Auth:
+    """Checks requests against the rule of their path."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._keys = [_identity(key) for key in settings.keys if not key.disabled]
+        self._needs_key = settings.server.auth == "keys" or (
+            settings.server.auth == "auto" and bool(settings.keys)
+        )
+        admin = settings.server.admin_token
+        self._admin = _digest(admin.value.encode()) if admin else None
+
+    def check(self, rule: Rule, exchange: Exchange) -> Identity:
+        """The caller's identity.
+
+        Raises: ApiError 401 for a missing or wrong key, 404 where an operator's page is closed.
+        """
+        if rule == "open":
+            return ANYBODY
+        if rule == "dashboard":
+            return self._check_operator(exchange)
+        if not self._needs_key:
+            return ANYBODY
+        shown = shown_key(exchange)
+        if shown is None:
+            raise _unauthorized("Send an API key, for example as 'Authorization: Bearer KEY'.")
+        if len(shown) <= API_KEY_BYTES:
+            digest = _digest(shown)
+            for identity in self._keys:
+                if hmac.compare_digest(identity.digest, digest):
+                    return identity
+        raise _unauthorized("The API key is not known here; check it, or ask for a new one.")
+
+    def _check_operator(self, exchange: Exchange) -> Identity:
+        shown = _bearer(exchange)
+        if self._admin is not None:
+            if shown is not None and hmac.compare_digest(self._admin, _digest(shown)):
+                return ANYBODY
+            raise _unauthorized("Send the admin token as 'Authorization: Bearer TOKEN'.")
+        if exchange.scope["method"] in ("GET", "HEAD") and _is_local(exchange):
+            return ANYBODY
+        raise not_found(exchange.path)
+
+
+def shown_key(exchange: Exchange) -> bytes | None:
+    """The key a client shows, wherever it put it. Source: the SDKs' own habits."""
+    if (bearer := _bearer(exchange)) is not None:
+        return bearer
+    for name in _KEY_HEADERS:
+        if value := exchange.header(name):
+            return value.strip()
+    query = exchange.scope["query_string"]
+    if b"key=" in query:
+        for name, text in parse_qsl(query.decode("latin-1")):
+            if name == "key":
+                return text.encode("latin-1", "replace")
+    return None
+
+
+def not_found(path: str) -> ApiError:
+    """The answer for a path that does not exist, or not for this caller."""
+    return ApiError(404, "not_found", f"There is nothing at {path[:128]!r}.")
+
+
+def _bearer(exchange: Exchange) -> bytes | None:
+    value = exchange.header(b"authorization")
+    if value is None:
+        return None
+    scheme, _, token = value.partition(b" ")
+    found = bytes(token.strip())
+    return found if scheme.lower() == b"bearer" and found else None
+
+
+def _is_local(exchange: Exchange) -> bool:
+    client: Sequence[str] | None = exchange.scope.get("client")
+    if any(exchange.header(name) is not None for name in _FORWARDED):
+        return False
+    try:
+        return client is not None and ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _identity(key: ClientKey) -> Identity:
+    if key.sha256 is not None:
+        digest = bytes.fromhex(key.sha256)
+    else:
+        assert key.secret is not None
+        digest = _digest(key.secret.value.encode())
+    return Identity(
+        label=key.label,
+        digest=digest,
+        client_id=f"k:{digest.hex()[:12]}",
+        user_id=key.user or key.label,
+        models=key.models,
+    )
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()
+
+
+def _unauthorized(message: str) -> ApiError:
+    return ApiError(401, "invalid_api_key", message)

@@ -1,0 +1,39 @@
+"""How the gateway speaks to its operator: structured lines on standard error. Knows no event.
+
+Facts are keys with units; no line holds text of a prompt or an answer, or a key.
+"""
+
+import logging
+import sys
+
+import structlog
+
+# uvicorn's words for what we do on purpose: an answer that broke off must not be ended cleanly.
+_ON_PURPOSE = "ASGI callable returned without completing response"
+
+
+class _NotOnPurpose(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return _ON_PURPOSE not in record.getMessage()
+
+
+def configure(level: str = "info") -> None:
+    """Sets logging up for this process: JSON lines, or readable ones on a terminal."""
+    is_terminal = sys.stderr.isatty()
+    renderer: structlog.types.Processor = structlog.processors.JSONRenderer()
+    if is_terminal:
+        renderer = structlog.dev.ConsoleRenderer(pad_event_to=24)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=not is_terminal),
+            *([] if is_terminal else [structlog.processors.format_exc_info]),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
+    logging.getLogger("uvicorn.error").addFilter(_NotOnPurpose())

@@ -1,0 +1,128 @@
+"""Reads a copy of what is relayed, for the ledger. Never touches or delays the relayed bytes.
+
+Whatever goes wrong in here switches the tap off for this answer; the row then holds estimates.
+"""
+
+import json
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+
+from gateway.exchange import DEFLATE_ANY
+from gateway.relay.usage import Reader, Reading, reader_of
+from gateway.settings.types import Surface
+from gateway.surfaces.sse import SseEvent, SseParser
+from proto.limits import ANSWER_TAP_BYTES
+
+log = structlog.get_logger(__name__)
+
+BYTES_PER_TOKEN = 4  # of a text in UTF-8, where nothing better is known
+
+
+class Tap:
+    """What one relayed answer says, and when it said it.
+
+    `first_s`, `last_s`: times of the first and last delta with content. `life`: grows with every
+    sign of life, so that a watchdog can tell an event from a comment.
+    """
+
+    def __init__(
+        self,
+        surface: Surface,
+        *,
+        is_stream: bool,
+        content_encoding: bytes | None,
+        now: Callable[[], float],
+    ) -> None:
+        self.reading = Reading()
+        self.is_on = True
+        self.is_stream = is_stream
+        self.life = 0
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        self._reader: Reader = reader_of(surface)
+        self._now = now
+        self._sse = SseParser() if is_stream else None
+        self._whole: list[bytes] = []
+        self._whole_bytes = 0
+        self._unpack = _unpacker(content_encoding)
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether a stream could be ended here without cutting a record."""
+        return self._sse is None or not self.is_on or self._sse.is_between_events
+
+    def feed(self, piece: bytes) -> None:
+        """Takes a copy of relayed bytes."""
+        if not self.is_on:
+            self.life += 1
+            return
+        try:
+            self._read(self._unpack(piece) if self._unpack else piece)
+        except Exception as fault:  # noqa: BLE001 - the relayed bytes must flow whatever happens
+            self._switch_off(fault)
+
+    def finish(self) -> None:
+        """The relayed answer is over."""
+        if not self.is_on:
+            return
+        try:
+            if self._sse is not None:
+                self._events(self._sse.finish())
+            elif self._whole:
+                self._objects(json.loads(b"".join(self._whole)))
+        except Exception as fault:  # noqa: BLE001 - as in feed
+            self._switch_off(fault)
+
+    def _read(self, piece: bytes) -> None:
+        if self._sse is not None:
+            self._events(self._sse.feed(piece))
+            return
+        self.life += 1
+        self._whole_bytes += len(piece)
+        if self._whole_bytes > ANSWER_TAP_BYTES:
+            raise ValueError(f"answer over {ANSWER_TAP_BYTES} bytes")
+        self._whole.append(piece)
+
+    def _events(self, events: Iterable[SseEvent]) -> None:
+        for event in events:
+            if event.data == b"[DONE]":
+                self.life += 1
+                continue
+            try:
+                body = json.loads(event.data)
+            except ValueError:
+                continue  # one malformed event says nothing about the next
+            self._objects(body)
+
+    def _objects(self, body: Any) -> None:
+        # Gemini streams without `alt=sse` are one JSON list of what would be events.
+        for item in body if isinstance(body, list) else [body]:
+            if not isinstance(item, dict):
+                continue
+            before = self.reading.delta_count
+            if self._reader(self.reading, item):
+                self.life += 1
+            if self.reading.delta_count > before:
+                self.last_s = self._now()
+                if self.first_s is None:
+                    self.first_s = self.last_s
+
+    def _switch_off(self, fault: Exception) -> None:
+        self.is_on = False
+        self._whole = []
+        log.warning("tap.failed", fault=type(fault).__name__)
+
+
+def _unpacker(encoding: bytes | None) -> Callable[[bytes], bytes] | None:
+    if encoding is None or encoding.lower() in (b"", b"identity"):
+        return None
+    if encoding.lower() in (b"gzip", b"deflate"):
+        return zlib.decompressobj(DEFLATE_ANY).decompress
+
+    def refuse(piece: bytes) -> bytes:
+        raise ValueError("content encoding that the tap cannot read")
+
+    return refuse

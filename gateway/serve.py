@@ -1,0 +1,152 @@
+"""`tandem serve`: one gateway process from its start to the end of its drain.
+
+Knows uvicorn and signals; what is served is built in `app`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import structlog
+import uvicorn
+import uvloop
+
+from gateway import observe
+from gateway.app import Gateway
+from gateway.ledger.command import open_books
+from gateway.preflight import CommandFailed, check_model, check_worker_packages
+from gateway.settings.load import SettingsError, is_loopback, load
+from gateway.settings.types import Settings
+from proto.limits import HEADER_BLOCK_BYTES
+
+log = structlog.get_logger(__name__)
+
+BACKLOG = 2048
+KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies in front drop idle connections
+
+
+def serve(path: Path, environ: Mapping[str, str], args: argparse.Namespace) -> int:
+    """Serves until SIGTERM or SIGINT, then drains. Returns the exit status.
+
+    Raises: SettingsError, CommandFailed; before anything is bound.
+    """
+    settings = with_options(load(path, environ), args)
+    observe.configure("debug" if args.debug else "info")
+    if settings.worker is not None and settings.worker.spawn:
+        check_model(settings)
+        check_worker_packages()
+    listener = _listen(settings)
+    books, database = open_books(settings, args.ledger)
+    gateway = Gateway(settings, books, database)
+
+    def read_again() -> None:
+        try:
+            gateway.apply(with_options(load(path, environ), args))
+        except SettingsError as fault:
+            log.error("settings.refused", problems=str(fault).splitlines())
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_run(gateway, listener, read_again))
+
+
+def with_options(settings: Settings, args: argparse.Namespace) -> Settings:
+    """The settings as the command line changes them."""
+    server = settings.server
+    if args.host is not None:
+        server = replace(server, host=args.host)
+    if args.port is not None:
+        server = replace(server, port=args.port)
+    if server.auth == "auto" and not settings.keys and not is_loopback(server.host):
+        raise SettingsError(
+            [f"--host {server.host} is reachable from other machines and there are no 'keys'; "
+             "add keys, or write 'auth: none' to serve everybody"]
+        )  # fmt: skip
+    return replace(settings, server=server)
+
+
+async def _run(gateway: Gateway, listener: socket.socket, read_again: Callable[[], None]) -> int:
+    config = uvicorn.Config(
+        gateway.asgi,
+        loop="none",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=HEADER_BLOCK_BYTES,
+        backlog=BACKLOG,
+    )
+    server = _Server(config)
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    loop.add_signal_handler(signal.SIGHUP, read_again)
+    serving = asyncio.create_task(server.serve([listener]))
+    waits = [asyncio.create_task(work) for work in (stopping.wait(), gateway.has_failed.wait())]
+    greeting = asyncio.create_task(_greet(gateway, listener))
+    await asyncio.wait({serving, *waits}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (greeting, *waits):
+        task.cancel()
+    if stopping.is_set() and not serving.done():
+        draining = asyncio.create_task(gateway.drain())
+        await asyncio.wait({serving, draining}, return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    await serving
+    return 1 if gateway.has_failed.is_set() else 0
+
+
+async def _greet(gateway: Gateway, listener: socket.socket) -> None:
+    """Says, once everything answers, what to type next."""
+    if gateway.engine is not None:
+        await gateway.engine.wait_ready()
+    host, port = listener.getsockname()[:2]
+    where = f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+    print(_greeting(gateway.settings, where), flush=True)
+
+
+def _greeting(settings: Settings, where: str) -> str:
+    model = settings.worker.model_name if settings.worker else "MODEL"
+    key = " -H 'authorization: Bearer YOUR_KEY'" if settings.keys else ""
+    body = (
+        f'{{"model":"{model}","messages":[{{"role":"user","content":"The capital of France is"}}]}}'
+    )
+    return (
+        f"\nTandem is serving at {where}. Try it:\n\n"
+        f"  curl {where}/v1/chat/completions{key} -H 'content-type: application/json' \\\n"
+        f"    -d '{body}'\n"
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: a drain of ours comes before its shutdown."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(settings: Settings) -> socket.socket:
+    server = settings.server
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((server.host, server.port))
+    except OSError as fault:
+        listener.close()
+        raise CommandFailed(
+            f"cannot listen on {server.host}:{server.port}: {fault.strerror}; "
+            "choose another with --port"
+        ) from fault
+    return listener

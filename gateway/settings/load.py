@@ -1,0 +1,233 @@
+"""Finds and reads `tandem.yaml` into `Settings`. The only reader of files and environment here.
+
+All problems are collected and raised together, so that one run of `tandem check` shows them all.
+"""
+
+import hashlib
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from gateway.settings.types import (
+    BackendSettings,
+    ClientKey,
+    LedgerSettings,
+    PriceSettings,
+    RouteSettings,
+    ServerSettings,
+    Settings,
+    WorkerHostSettings,
+)
+from gateway.settings.yaml import Problem, Reader, known_keys
+from proto.worker_settings import WorkerSettings
+
+LEAST_RETENTION_DAYS = 400  # a year and a month: yearly reports stay possible
+SHA256_HEX_CHARS = 64
+
+
+class SettingsError(Exception):
+    """The configuration cannot be used. `problems` holds every reason, one line each."""
+
+    def __init__(self, problems: list[Problem] | list[str]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The top level of `tandem.yaml`."""
+
+    server: ServerSettings = ServerSettings()
+    backends: dict[str, BackendSettings] = field(default_factory=dict)
+    routes: dict[str, RouteSettings] = field(default_factory=dict)
+    prices: tuple[PriceSettings, ...] = ()
+    keys: tuple[ClientKey, ...] = ()
+    ledger: LedgerSettings = LedgerSettings()
+
+
+def find_file(path: str | None, environ: Mapping[str, str]) -> Path:
+    """The configuration file: `path`, `$TANDEM_CONFIG`, `./tandem.yaml`, then the user's.
+
+    Raises: SettingsError that names the places.
+    """
+    if named := path or environ.get("TANDEM_CONFIG"):
+        if not Path(named).is_file():
+            raise SettingsError([f"{named}: no such file"])
+        return Path(named)
+    places = [Path("tandem.yaml"), Path("~/.config/tandem/tandem.yaml").expanduser()]
+    for place in places:
+        if place.is_file():
+            return place
+    raise SettingsError(
+        ["no configuration found; looked at --config, $TANDEM_CONFIG, "
+         + ", ".join(map(str, places))]
+    )  # fmt: skip
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Settings:
+    """Reads and checks one file.
+
+    Raises: SettingsError with every problem.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise SettingsError([f"{path}: {fault}"]) from fault
+    reader = Reader(str(path), environ, all_keys())
+    settings = _read(reader, text)
+    if settings is not None:
+        _check(reader, settings)
+    if reader.problems or settings is None:
+        raise SettingsError(sorted(reader.problems, key=lambda problem: problem.line))
+    return settings
+
+
+def all_keys() -> list[str]:
+    """Every dotted key of `tandem.yaml`."""
+    worker = known_keys(WorkerHostSettings, "worker.") + known_keys(WorkerSettings, "worker.")
+    return [*known_keys(_File), "worker", *worker]
+
+
+def _read(reader: Reader, text: str) -> Settings | None:
+    root = reader.compose(text)
+    if root is None:
+        return None if reader.problems else Settings()
+    worker_node: yaml.Node | None = None
+    if isinstance(root, yaml.MappingNode):
+        worker_node = _take(root, "worker", reader)
+    top = reader.read_fields(root, "", _File)
+    host, engine = None, WorkerSettings()
+    if worker_node is not None:
+        pair = reader.read_fields(worker_node, "worker", WorkerHostSettings, WorkerSettings)
+        host, engine = pair or (None, engine)
+    if top is None or reader.problems:
+        return None
+    values = {key.name: getattr(top[0], key.name) for key in fields(_File)}
+    settings = Settings(**values, worker=host, engine=engine)
+    return replace(settings, rev=hashlib.sha256(repr(settings).encode()).hexdigest()[:12])
+
+
+def _take(root: yaml.MappingNode, key: str, reader: Reader) -> yaml.Node | None:
+    """Removes one key from the root; an empty section is an empty mapping."""
+    entries = [entry for entry in root.value if entry[0].value == key]
+    for again in entries[1:]:
+        reader.lines[key] = again[0].start_mark.line + 1
+        reader.note(key, f"key {key!r} is given twice")
+    if not entries:
+        return None
+    root.value = [entry for entry in root.value if entry not in entries]
+    name, node = entries[0]
+    reader.lines[key] = name.start_mark.line + 1
+    if node.tag.endswith(":null"):
+        return yaml.MappingNode("tag:yaml.org,2002:map", [], node.start_mark, node.end_mark)
+    assert isinstance(node, yaml.Node)
+    return node
+
+
+def _check(reader: Reader, settings: Settings) -> None:
+    """What no single key shows: references, ranges, names given twice."""
+    _check_server(reader, settings)
+    for name, backend in settings.backends.items():
+        _check_backend(reader, f"backends.{name}", backend)
+    _check_routes(reader, settings)
+    labels: set[str] = set()
+    for index, key in enumerate(settings.keys):
+        where = f"keys[{index}]"
+        if (key.sha256 is None) == (key.secret is None):
+            reader.note(where, f"{where}: give exactly one of 'sha256' and 'secret'")
+        if key.sha256 is not None and not _is_sha256(key.sha256):
+            reader.note(f"{where}.sha256", f"{where}.sha256: expected 64 hex digits")
+        if key.label in labels:
+            reader.note(where, f"{where}.label: {key.label!r} is given twice")
+        labels.add(key.label)
+    for index, price in enumerate(settings.prices):
+        if price.backend not in ("*", "worker", *settings.backends) and not _is_glob(price.backend):
+            reader.note(
+                f"prices[{index}].backend",
+                f"prices[{index}].backend: no backend is named {price.backend!r}",
+            )
+    if settings.ledger.retention_days < LEAST_RETENTION_DAYS:
+        reader.note(
+            "ledger.retention_days",
+            f"ledger.retention_days: at least {LEAST_RETENTION_DAYS}, "
+            f"found {settings.ledger.retention_days}",
+        )
+    if settings.ledger.path and settings.ledger.url:
+        reader.note("ledger.url", "ledger: give 'path' or 'url', not both")
+    if not settings.backends and settings.worker is None:
+        reader.note("", "nothing to serve: add a 'worker' section or a backend under 'backends'")
+
+
+def _check_server(reader: Reader, settings: Settings) -> None:
+    server = settings.server
+    if not 0 <= server.port <= 65_535:
+        reader.note("server.port", f"server.port: expected 0 to 65535, found {server.port}")
+    if server.max_body_mb < 1:
+        reader.note("server.max_body_mb", "server.max_body_mb: expected at least 1")
+    if server.auth == "keys" and not settings.keys:
+        reader.note("server.auth", "server.auth is 'keys' but there are no entries under 'keys'")
+    if server.auth == "auto" and not settings.keys and not is_loopback(server.host):
+        reader.note(
+            "server.host",
+            f"server.host: {server.host} is reachable from other machines and there are no 'keys'; "
+            "add keys, or write 'auth: none' to serve everybody",
+        )
+
+
+def _check_backend(reader: Reader, where: str, backend: BackendSettings) -> None:
+    parts = urlsplit(backend.base_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        reader.note(f"{where}.base_url", f"{where}.base_url: expected an http or https address")
+    if parts.username or parts.password or parts.query:
+        reader.note(f"{where}.base_url", f"{where}.base_url: credentials belong under 'keys'")
+    if len(backend.keys) > 1:
+        reader.note(f"{where}.keys", f"{where}.keys: one key can be used today, give one")
+    for clock in ("connect_s", "first_event_s", "idle_s", "total_s"):
+        if getattr(backend, clock) < 0:
+            reader.note(f"{where}.{clock}", f"{where}.{clock}: expected at least 0")
+    for name, value in backend.headers.items():
+        if not name.replace("-", "").isalnum() or not value.isprintable() or not value.isascii():
+            reader.note(f"{where}.headers.{name}", f"{where}.headers: {name!r} is no valid header")
+
+
+def _check_routes(reader: Reader, settings: Settings) -> None:
+    model_name = settings.worker.model_name if settings.worker else None
+    owners: dict[str, str] = {}
+    for name, route in settings.routes.items():
+        where = f"routes.{name}"
+        if len(route.targets) != 1:
+            reader.note(
+                f"{where}.targets",
+                f"{where}.targets: a route has one target today, found {len(route.targets)}",
+            )
+        for target in route.targets:
+            if target.backend not in settings.backends:
+                reader.note(f"{where}.targets", f"{where}: no backend is named {target.backend!r}")
+        for alias in (name, *route.aliases):
+            if alias == model_name:
+                reader.note(where, f"{where}: {alias!r} is the name of the worker's model")
+            if alias in owners:
+                reader.note(where, f"{where}: {alias!r} belongs to routes.{owners[alias]} already")
+            owners[alias] = name
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address we bind."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_sha256(text: str) -> bool:
+    return len(text) == SHA256_HEX_CHARS and all(c in "0123456789abcdef" for c in text.lower())
+
+
+def _is_glob(text: str) -> bool:
+    return any(c in text for c in "*?[")

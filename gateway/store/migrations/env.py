@@ -1,0 +1,16 @@
+"""Run by Alembic: migrates over the connection that it is handed. Knows no configuration file."""
+
+from alembic import context
+
+from gateway.store.tables import metadata
+
+VERSION_TABLE = "ledger_version"  # another store in the same database keeps its own
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+    transactional_ddl=True,  # SQLite as well: our transaction is open already
+)
+with context.begin_transaction():
+    context.run_migrations()

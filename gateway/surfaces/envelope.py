@@ -1,0 +1,141 @@
+"""The top level of a JSON request, read without re-writing it. Knows no dialect.
+
+Each value is parsed once at C speed and its place in the bytes is kept, so that one of them can be
+replaced while every other byte stays as the client wrote it.
+"""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from gateway.errors import ApiError
+from proto.limits import JSON_DEPTH, MODEL_NAME_CHARS
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_OPENERS = re.compile(rb"[\[{]")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
+class Envelope(NamedTuple):
+    """Top-level fields by name, and where each value stands in the text (characters)."""
+
+    text: str
+    fields: dict[str, Any]
+    spans: dict[str, tuple[int, int]]
+    repeated: frozenset[str]
+
+
+def read_envelope(body: bytes) -> Envelope:
+    """Reads a request body that must be one JSON object.
+
+    Raises: ApiError 400 `invalid_json`.
+    """
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as fault:
+        raise _invalid(f"the body is not UTF-8 (byte {fault.start})") from fault
+    try:
+        envelope = _read_object(text)
+    except json.JSONDecodeError as fault:
+        raise _invalid(f"{fault.msg} at line {fault.lineno}, column {fault.colno}") from fault
+    except ValueError as fault:
+        raise _invalid(str(fault)) from fault
+    except RecursionError as fault:
+        raise _too_deep() from fault
+    if len(_OPENERS.findall(body)) > JSON_DEPTH and _depth(envelope.fields) > JSON_DEPTH:
+        raise _too_deep()
+    return envelope
+
+
+def model_of(envelope: Envelope) -> str:
+    """The `model` of a request.
+
+    Raises: ApiError 400 with `param: model`.
+    """
+    model = envelope.fields.get("model")
+    if "model" in envelope.repeated:
+        raise ApiError(400, "invalid_request", "'model' is given twice.", param="model")
+    if not isinstance(model, str) or not model:
+        message = "'model' is missing: name the model to use, as text."
+        if model is not None:
+            message = "'model' must be text that is not empty."
+        raise ApiError(400, "invalid_request", message, param="model")
+    if len(model) > MODEL_NAME_CHARS:
+        message = f"'model' is longer than {MODEL_NAME_CHARS} characters."
+        raise ApiError(400, "invalid_request", message, param="model")
+    return model
+
+
+def with_value(envelope: Envelope, name: str, value: Any) -> bytes:
+    """The body with one top-level value replaced and every other byte as it was."""
+    start, end = envelope.spans[name]
+    text = envelope.text
+    return (text[:start] + json.dumps(value, ensure_ascii=False) + text[end:]).encode("utf-8")
+
+
+def _read_object(text: str) -> Envelope:
+    """One walk over the top level; nested values are skipped by the C decoder."""
+    fields: dict[str, Any] = {}
+    spans: dict[str, tuple[int, int]] = {}
+    repeated: set[str] = set()
+    at = _skip(text, 0)
+    if not text.startswith("{", at):
+        raise json.JSONDecodeError("Expecting an object", text, at)
+    at = _skip(text, at + 1)
+    is_first = True
+    while not text.startswith("}", at):
+        if not is_first:
+            at = _expect(text, at, ",")
+        if not text.startswith('"', at):
+            raise json.JSONDecodeError("Expecting a name in double quotes", text, at)
+        name, at = _DECODER.raw_decode(text, at)
+        at = _expect(text, _skip(text, at), ":")
+        value, end = _DECODER.raw_decode(text, at)
+        if name in fields:
+            repeated.add(name)
+        fields[name], spans[name] = value, (at, end)
+        at = _skip(text, end)
+        is_first = False
+    if (end := _skip(text, at + 1)) != len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
+    return Envelope(text, fields, spans, frozenset(repeated))
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def _expect(text: str, at: int, mark: str) -> int:
+    if not text.startswith(mark, at):
+        raise json.JSONDecodeError(f"Expecting {mark!r}", text, at)
+    return _skip(text, at + 1)
+
+
+def _depth(value: Any) -> int:
+    """Levels of nesting, without recursion."""
+    deepest = 0
+    open_values = [(value, 1)]
+    while open_values:
+        item, level = open_values.pop()
+        children = item.values() if isinstance(item, dict) else item
+        if isinstance(item, (dict, list)):
+            deepest = max(deepest, level)
+            open_values += [(child, level + 1) for child in children]
+    return deepest
+
+
+def _invalid(reason: str) -> ApiError:
+    return ApiError(400, "invalid_json", f"The body is not valid JSON: {reason}.")
+
+
+def _too_deep() -> ApiError:
+    message = f"The body is nested deeper than {JSON_DEPTH} levels."
+    return ApiError(400, "invalid_json", message)

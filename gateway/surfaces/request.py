@@ -1,0 +1,116 @@
+"""What every surface's request has in common: its model, its body, whether it streams.
+
+Knows no backend; reads no more of the body than the way through the gateway depends on.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+from gateway.exchange import Exchange, decoded_body
+from gateway.ledger.entry import Kind
+from gateway.middleware.auth import not_found
+from gateway.settings.types import Surface
+from gateway.surfaces.envelope import Envelope, model_of, read_envelope, with_value
+
+GEMINI_METHODS: dict[str, Kind] = {
+    "generateContent": "generation",
+    "streamGenerateContent": "generation",
+    "countTokens": "count",
+}
+_KINDS: dict[Surface, Kind] = {"embeddings": "embedding", "count_tokens": "count"}
+_OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A request for a model. `path` and `body` are what a backend that is relayed gets.
+
+    `is_decoded`: the body was unpacked and goes up without its Content-Encoding.
+    """
+
+    model: str
+    kind: Kind
+    is_stream: bool
+    max_tokens: int | None
+    envelope: Envelope
+    path: str
+    body: bytes
+    is_decoded: bool = False
+
+    def for_model(self, model: str, *, is_in_path: bool) -> "ModelRequest":
+        """The same request for another model name; nothing else in it changes."""
+        if model == self.model:
+            return self
+        if is_in_path:
+            before, _, method = self.path.rpartition(":")
+            base = before[: before.index("/models/")]
+            return replace(self, path=f"{base}/models/{quote(model, safe='')}:{method}")
+        return replace(self, body=with_value(self.envelope, "model", model), is_decoded=True)
+
+
+async def read_request(exchange: Exchange, limit_bytes: int) -> ModelRequest:
+    """Reads the body and finds the model.
+
+    Raises: ApiError 400, 413, 415; 404 for a Gemini method that does not exist.
+    """
+    await exchange.read_body(limit_bytes)
+    encoding = exchange.header(b"content-encoding")
+    envelope = read_envelope(decoded_body(exchange.body, encoding, limit_bytes))
+    if exchange.surface == "gemini":
+        return _gemini(exchange, envelope)
+    return ModelRequest(
+        model=model_of(envelope),
+        kind=_KINDS.get(exchange.surface, "generation"),
+        is_stream=envelope.fields.get("stream") is True,
+        max_tokens=_max_tokens(envelope.fields),
+        envelope=envelope,
+        path=exchange.path,
+        body=exchange.body,
+    )
+
+
+def _gemini(exchange: Exchange, envelope: Envelope) -> ModelRequest:
+    """Google's surface names the model and the method in the path."""
+    model, _, method = exchange.scope["path_params"]["call"].rpartition(":")
+    if not model or method not in GEMINI_METHODS:
+        raise not_found(exchange.path)
+    config = envelope.fields.get("generationConfig")
+    return ModelRequest(
+        model=model,
+        kind=GEMINI_METHODS[method],
+        is_stream=method == "streamGenerateContent",
+        max_tokens=_count(config.get("maxOutputTokens")) if isinstance(config, dict) else None,
+        envelope=envelope,
+        path=quote(exchange.path, safe="/:@"),
+        body=exchange.body,
+    )
+
+
+def prompt_bytes(envelope: Envelope) -> int:
+    """UTF-8 bytes of the text in a request: what an estimate of its tokens rests on."""
+    size_bytes = 0
+    open_values: list[Any] = [
+        envelope.fields.get(name)
+        for name in ("messages", "prompt", "input", "contents", "system", "instructions",
+                     "systemInstruction", "tools")
+    ]  # fmt: skip
+    while open_values:
+        value = open_values.pop()
+        if isinstance(value, str):
+            size_bytes += len(value.encode(errors="replace"))
+        elif isinstance(value, dict):
+            open_values += value.values()
+        elif isinstance(value, list):
+            open_values += value
+    return size_bytes
+
+
+def _max_tokens(fields: dict[str, Any]) -> int | None:
+    return next(
+        (count for name in _OUTPUT_LIMITS if (count := _count(fields.get(name))) is not None), None
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value < 2**31 else None

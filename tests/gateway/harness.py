@@ -1,0 +1,73 @@
+"""A gateway of its own for one test: real sockets, in the test's event loop."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from gateway.app import Gateway
+from gateway.settings.types import (
+    BackendSettings,
+    LedgerSettings,
+    ServerSettings,
+    Settings,
+)
+from tests.fakes.books import MemoryBooks
+
+
+class Running:
+    """A gateway that serves. `base` has no trailing slash."""
+
+    def __init__(self, gateway: Gateway, books: MemoryBooks, port: int) -> None:
+        self.gateway = gateway
+        self.books = books
+        self.port = port
+        self.base = f"http://127.0.0.1:{port}"
+
+    async def row(self, number: int = 0) -> Any:
+        """The row of the n-th request, once it is closed."""
+        async with asyncio.timeout(5):
+            while len(self.books.rows) <= number:
+                await asyncio.sleep(0.005)
+        return self.books.rows[number]
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(tmp_path: Path, **sections: Any) -> AsyncIterator[Running]:
+    """Serves with these sections of the settings. `server` holds keyword arguments."""
+    server = ServerSettings(
+        state_dir=tmp_path / "state", **{"port": 0, **sections.pop("server", {})}
+    )
+    settings = Settings(server=server, ledger=LedgerSettings(), rev="test", **sections)
+    books = MemoryBooks()
+    gateway = Gateway(settings, books, None)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        gateway.asgi, loop="none", http="httptools", ws="none", log_config=None,
+        access_log=False, server_header=False, date_header=False, timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    running = uvicorn.Server(config)
+    running.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    task = asyncio.create_task(running.serve([listener]))
+    while not running.started:
+        if task.done():
+            await task
+        await asyncio.sleep(0.005)
+    try:
+        yield Running(gateway, books, listener.getsockname()[1])
+    finally:
+        running.should_exit = True
+        await task
+        listener.close()
+
+
+def backend(url: str, **settings: Any) -> BackendSettings:
+    """An OpenAI-like backend with one model named `m`."""
+    return BackendSettings(
+        **{"kind": "openai", "base_url": f"{url}/v1", "models": ("m",), **settings}
+    )

@@ -1,0 +1,71 @@
+"""The documents tell the truth: every setting, log event and link is in them, nothing else is."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.settings.load import all_keys
+
+ROOT = Path(__file__).resolve().parents[2]
+LEVELS = {"debug", "info", "warning", "error", "exception"}
+EVENT = re.compile(r"[a-z]+(_[a-z]+)*\.[a-z]+(_[a-z]+)*")
+OPEN_ENDS = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+
+
+def events_logged() -> dict[str, str]:
+    """Every event name given to a logger, and where."""
+    found: dict[str, str] = {}
+    for package in ("gateway", "conductor", "worker"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and node.func.attr in LEVELS
+                    and "log" in ast.unparse(node.func.value)
+                    and node.args
+                ):
+                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    assert isinstance(node.args[0], ast.Constant), f"{where}: not a constant"
+                    found[node.args[0].value] = where
+    return found
+
+
+def documented(file: str, heading: str) -> set[str]:
+    """The code-formatted first cells of the table under a heading."""
+    text = (ROOT / "docs" / file).read_text()
+    section = text.split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return set(re.findall(r"^\| `([^`]+)`", section, flags=re.MULTILINE))
+
+
+def test_every_setting_is_documented_and_none_is_made_up() -> None:
+    text = (ROOT / "docs/configuration.md").read_text()
+    written = set(re.findall(r"^\| `([^`]+)`", text, flags=re.MULTILINE))
+    assert written == set(all_keys())
+
+
+def test_every_log_event_is_documented_and_none_is_made_up() -> None:
+    events = events_logged()
+    assert all(EVENT.fullmatch(event) for event in events), events
+    assert documented("operations.md", "Log events") == set(events)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md"])
+def test_links_between_documents_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", path.read_text()):
+        assert (path.parent / target).exists(), f"{path.name} points to {target}"
+
+
+def test_no_open_ends_in_the_code() -> None:
+    for package in ("proto", "conductor", "gateway", "worker"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert not OPEN_ENDS.search(path.read_text()), path
+
+
+def test_every_make_target_is_explained() -> None:
+    text = (ROOT / "Makefile").read_text()
+    phony = next(line for line in text.splitlines() if line.startswith(".PHONY:")).split()[1:]
+    for target in phony:
+        assert re.search(rf"^{target}:.*## \S", text, flags=re.MULTILINE), target

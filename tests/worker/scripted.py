@@ -1,0 +1,202 @@
+"""A worker without device, socket, threads or time: scripted tokens and a clock that is set."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from tiny_text import tiny_tokenizer
+
+from proto.chat import Call, Message, Params, TextPart
+from proto.messages import Caps, Delta, Done, FromWorker, Hello, LinkMessage, Ready, Submit
+from proto.plan import Plan
+from worker import prefill
+from worker.admission import Queue
+from worker.dispatch import Dispatch
+from worker.loop import Loop
+from worker.mailbox import Board, Inbox, Outbox
+from worker.models.config import SamplingDefaults
+from worker.prepare import Preparer
+from worker.run import RunLimits
+from worker.sampling.params import Sampling
+from worker.state.slot import Slot
+from worker.text.prompt import PromptWriter
+from worker.text.template import ChatTemplate
+
+TOKENIZER = tiny_tokenizer()
+END = TOKENIZER.control_tokens["<|im_end|>"]
+WRITER = PromptWriter(TOKENIZER, ChatTemplate("{{ messages[0].content }}", {}, datetime.now))
+READY = Ready(
+    "w", "inc", 1, "tiny", "wh", TOKENIZER.hash, "th", 64, 0, 2, 1, 200, 1, ("llama",),
+    "fp32", "cpu", True, 2, 5000, Caps(),
+)  # fmt: skip
+GATEWAY, OTHER = b"gw:1", b"gw:2"
+
+Script = Callable[[tuple[int, ...], int], int]
+
+
+def letters(prompt: tuple[int, ...], number: int) -> int:
+    """Writes a, b, c, … for ever; the n-th token is the n-th letter."""
+    return TOKENIZER.encode_literal(chr(97 + (number - 1) % 26))[0]
+
+
+def ending_after(count: int) -> Script:
+    """Writes `count` letters, then ends."""
+    return lambda prompt, number: END if number > count else letters(prompt, number)
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class ScriptedEngine:
+    """Writes what the script says; a chunk and a round take the time they are told to."""
+
+    def __init__(self, script: Script, clock: Clock, *, slots: int = 2, chunk: int = 16) -> None:
+        self.script = script
+        self.chunk_s = self.round_s = 0.0
+        self.fault: Exception | None = None
+        self._clock = clock
+        self._chunk = chunk
+        self._free = [Slot(None) for _ in range(slots)]
+        self.kv_bytes_free = 7
+
+    @property
+    def free_slots(self) -> int:
+        return len(self._free)
+
+    def open(self, prompt: tuple[int, ...]) -> Slot:
+        slot = self._free.pop()
+        slot.reset(prompt)
+        return slot
+
+    def close(self, slot: Slot) -> None:
+        assert slot not in self._free
+        self._free.append(slot)
+
+    def plan(self, prompt: tuple[int, ...]) -> prefill.Plan:
+        return prefill.plan(len(prompt), "llama", self._chunk)
+
+    def read_chunk(self, slot: Slot, end: int, sampling: Sampling, number: int) -> int | None:
+        self._pass(self.chunk_s)
+        length = len(slot.ctx)
+        slot.commit_forward(end - slot.kv_len)
+        return self._write(slot, number) if end == length else None
+
+    def round(self, slot: Slot, sampling: Sampling, number: int) -> int:
+        self._pass(self.round_s)
+        slot.commit_forward(1)
+        return self._write(slot, number)
+
+    def _write(self, slot: Slot, number: int) -> int:
+        token = self.script(tuple(slot.ctx), number)
+        slot.commit_choice(token)
+        return token
+
+    def _pass(self, seconds: float) -> None:
+        self._clock.now += seconds
+        if self.fault is not None:
+            raise self.fault
+
+
+class Bench:
+    """Loop, dispatch and preparer, driven by hand. `sent`: messages by connection, in order."""
+
+    def __init__(self, script: Script = letters, **changes: Any) -> None:
+        self.clock = Clock()
+        self.engine = ScriptedEngine(script, self.clock, chunk=changes.pop("chunk", 16))
+        self.to_preparer: Inbox = Inbox(changes.pop("preparing", 16))
+        self.to_loop: Inbox = Inbox()
+        self.outbox = Outbox()
+        self.board = Board(self.clock.now)
+        self.sent: dict[bytes, list[FromWorker]] = defaultdict(list)
+        max_len = changes.pop("max_len", 200)
+        self.loop = Loop(
+            self.engine,
+            end_ids=frozenset((END,)),
+            token_bytes=TOKENIZER.token_bytes,
+            tokenizer_hash=TOKENIZER.hash,
+            limits=RunLimits(max_len, 50, changes.pop("wall_clock_s", 100.0)),
+            queue=Queue(changes.pop("queue_size", 8), changes.pop("queue_timeout_s", 240.0)),
+            lanes=1,
+            drain_s=changes.pop("drain_s", 30.0),
+            inbox=self.to_loop,
+            outbox=self.outbox,
+            board=self.board,
+            clock=self.clock,
+        )
+        self.preparer = Preparer(
+            WRITER,
+            SamplingDefaults(),
+            max_len=max_len,
+            inbox=self.to_preparer,
+            loop=self.to_loop,
+            outbox=self.outbox,
+        )
+        self.dispatch = Dispatch(READY, self._send, preparer=self.to_preparer, loop=self.to_loop)
+        assert not changes, changes
+
+    def _send(self, receiver: bytes, message: FromWorker) -> bool:
+        self.sent[receiver].append(message)
+        return True
+
+    def hello(self, sender: bytes = GATEWAY, gateway_id: str | None = None) -> None:
+        """Makes a connection known."""
+        self.say(Hello(gateway_id or sender.decode(), "i", 1, 1), sender)
+
+    def say(self, message: LinkMessage, sender: bytes = GATEWAY) -> None:
+        """Delivers one message of a gateway."""
+        self.dispatch.receive(sender, message, self.clock.now)
+
+    def turn(self, count: int = 1) -> None:
+        """Lets everybody work once, or several times."""
+        for _ in range(count):
+            self.preparer.work()
+            self.loop.turn()
+            self.deliver()
+
+    def deliver(self) -> None:
+        """Hands the loop's messages to dispatch."""
+        for outgoing in self.outbox.take_all():
+            self.dispatch.forward(outgoing, self.clock.now)
+
+    def turn_until_done(self, run_id: str, limit: int = 500) -> Done:
+        """Turns until the run's end is said."""
+        for _ in range(limit):
+            done = [m for m in self.messages(Done) if m.run_id == run_id]
+            if done:
+                return done[0]
+            self.turn()
+        raise AssertionError(f"{run_id} did not end in {limit} turns")
+
+    def messages(self, kind: type, receiver: bytes = GATEWAY) -> list[Any]:
+        """What a connection heard of one kind."""
+        return [m for m in self.sent[receiver] if isinstance(m, kind)]
+
+    def text(self, run_id: str, receiver: bytes = GATEWAY) -> str:
+        """The run's text as a connection heard it."""
+        deltas = [m for m in self.messages(Delta, receiver) if m.run_id == run_id]
+        return "".join(piece for delta in deltas for piece in delta.pieces)
+
+    def numbers(self, run_id: str, receiver: bytes = GATEWAY) -> list[int]:
+        """The token numbers a connection heard, in order."""
+        deltas = [m for m in self.messages(Delta, receiver) if m.run_id == run_id]
+        return [delta.first + i for delta in deltas for i in range(len(delta.ids))]
+
+
+def submit(run_id: str = "r1", prompt: str = "hello", **changes: Any) -> Submit:
+    """A Submit with plain values, some of them changed; `params` as keywords of its own."""
+    params = changes.pop("params", {"temperature": 0.0})
+    plan = changes.pop("plan", Plan())
+    call = changes.pop("call", None) or Call("m", (Message("user", (TextPart(prompt),)),))
+    fields: dict[str, Any] = {
+        "epoch": 1, "start_token": 1, "choice": 0, "seed": 1, "cache_salt": "", "credit": 256,
+        **changes,
+    }  # fmt: skip
+    return Submit(run_id=run_id, call=call, plan=plan, params=Params(**params), **fields)

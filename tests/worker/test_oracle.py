@@ -1,0 +1,107 @@
+"""Our logits against transformers', which is the first oracle of the engine."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_checkpoints import (
+    KINDS,
+    build,
+    logits_in_chunks,
+    logits_in_steps,
+    new_cache,
+    write_gguf_twin,
+    write_tiny,
+)
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+from worker.kernels.attention import Prefill, Step
+
+TINY_TOLERANCE = 1e-5
+EMBEDDED_TOLERANCE = 1e-3
+LENGTH = 150  # tokens; beyond the original context of the scaled variants
+
+
+def _ids(vocab: int = 512, length: int = LENGTH) -> torch.Tensor:
+    return torch.randint(0, vocab, (length,), generator=torch.Generator().manual_seed(1))
+
+
+def _assert_equal(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> None:
+    assert (ours - theirs).abs().max().item() <= tolerance
+    assert torch.equal(ours.argmax(-1), theirs.argmax(-1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_way_of_forwarding_gives_the_logits_of_transformers(kind: str, tmp_path: Path):
+    theirs_model = write_tiny(kind, tmp_path)
+    ids = _ids()
+    with torch.inference_mode():
+        theirs = theirs_model(ids[None]).logits[0]
+    # The oracle must be able to tell tokens apart, or every model would pass.
+    assert theirs.std() > 0.3
+    model = build(tmp_path)
+    _assert_equal(logits_in_chunks(model, ids, LENGTH), theirs, TINY_TOLERANCE)
+    for chunk in (1, 7, 64):
+        _assert_equal(logits_in_chunks(model, ids, chunk), theirs, TINY_TOLERANCE)
+    _assert_equal(logits_in_steps(model, ids), theirs, TINY_TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama_tied", "qwen2", "qwen3"])
+def test_b51_a_gguf_gives_the_logits_of_its_safetensors_twin(kind: str, tmp_path: Path):
+    folder, file = tmp_path / "folder", tmp_path / "twin.gguf"
+    write_gguf_twin(write_tiny(kind, folder), file)
+    ids = _ids()
+    ours = logits_in_chunks(build(folder), ids, 64)
+    twin = logits_in_chunks(build(file), ids, 64)
+    assert torch.equal(twin, ours)
+
+
+def test_bf16_logits_that_choose_are_computed_in_fp32(tmp_path: Path):
+    write_tiny("llama", tmp_path)
+    exact, rounded = build(tmp_path), build(tmp_path, torch.bfloat16)
+    ids = _ids()
+    logits = logits_in_chunks(rounded, ids, 64)
+    top = logits.topk(64, dim=-1).values
+    # A bf16 head would only give values of 8 significant bits.
+    assert not torch.equal(top, top.bfloat16().float())
+    error = (logits - logits_in_chunks(exact, ids, 64)).abs()
+    assert error.mean() < 0.05
+
+
+@pytest.mark.model
+def test_the_embedded_model_writes_what_transformers_writes(embedded_model: Path):
+    theirs_model = _loaded_by_transformers(embedded_model)
+    model = build(embedded_model)
+    prompt = _ids(vocab=49_152, length=90)
+    with torch.inference_mode():
+        written = _greedy(model, prompt, 200)
+        ids = torch.cat((prompt, torch.tensor(written[:-1])))
+        theirs = theirs_model(ids[None]).logits[0]
+    assert theirs[len(prompt) - 1 :].argmax(-1).tolist() == written
+    for chunk in (32, 100, len(ids)):
+        ours = logits_in_chunks(model, ids, chunk)
+        assert (ours - theirs).abs().max().item() <= EMBEDDED_TOLERANCE
+    assert (logits_in_steps(model, ids) - theirs).abs().max().item() <= EMBEDDED_TOLERANCE
+
+
+@torch.inference_mode()
+def _greedy(model, prompt: torch.Tensor, count: int) -> list[int]:
+    kv = new_cache(model, 512)
+    hidden = model.forward(prompt, kv, Prefill(0, len(prompt)))
+    written = [int(model.logits(hidden[-1:]).argmax())]
+    for position in range(len(prompt), len(prompt) + count - 1):
+        hidden = model.forward(torch.tensor(written[-1:]), kv, Step(position))
+        written.append(int(model.logits(hidden).argmax()))
+    return written
+
+
+def _loaded_by_transformers(path: Path) -> LlamaForCausalLM:
+    # `from_pretrained(gguf_file=…)` asks for accelerate; these are the functions it calls.
+    config = LlamaConfig(**load_gguf_checkpoint(path)["config"])
+    model = LlamaForCausalLM(config).eval()
+    tensors = load_gguf_checkpoint(path, return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert missing == ["lm_head.weight"] and not unexpected  # tied
+    model.tie_weights()
+    return model

@@ -1,0 +1,168 @@
+"""The order of filters, and noise that depends on nothing but its key."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proto.chat import Params
+from proto.faults import Refusal
+from worker.models.config import SamplingDefaults
+from worker.sampling.params import Sampling, resolve
+from worker.sampling.sampler import Sampler, gumbel_noise, kept_ids
+
+WORD = (1 << 64) - 1
+GOLDEN_NOISE = [2.7120814039126344, 0.18778751339885488, 0.5450603574261688]
+GOLDEN_OTHER = [1.0609654947772071]
+
+
+def _sampling(**changes: float) -> Sampling:
+    plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": 1}
+    return Sampling(**{**plain, **changes})
+
+
+def _choose(logits, sampling: Sampling, number: int = 1, masked: tuple[int, ...] = ()) -> int:
+    return Sampler(masked).choose(np.array(logits, np.float32), sampling, number)
+
+
+def _reference_noise(seed: int, choice: int, retry: int, number: int, index: int) -> float:
+    """The definition, in plain integers."""
+
+    def mix(word: int) -> int:
+        word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & WORD
+        word = (word ^ (word >> 27)) * 0x94D049BB133111EB & WORD
+        return word ^ (word >> 31)
+
+    lane = retry << 48 | choice << 40
+    key = mix((mix(mix(seed & WORD) ^ lane) + number * 0x9E3779B97F4A7C15) & WORD)
+    word = mix((key + (index + 1) * 0x9E3779B97F4A7C15) & WORD)
+    return -math.log(-math.log(((word >> 11) + 0.5) * 2.0**-53))
+
+
+@given(
+    st.integers(-(2**63), 2**64 - 1), st.integers(0, 15), st.integers(0, 3),
+    st.integers(1, 2**20), st.lists(st.integers(0, 2**18), min_size=1, max_size=20),
+)  # fmt: skip
+def test_noise_is_that_of_the_definition(seed, choice, retry, number, ids):
+    sampling = _sampling(seed=seed, choice=choice, retry=retry)
+    noise = gumbel_noise(sampling, number, np.array(ids))
+    expected = [_reference_noise(seed, choice, retry, number, i) for i in ids]
+    assert noise.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_noise_has_golden_values():
+    noise = gumbel_noise(_sampling(seed=42), 7, np.array([0, 1, 49_151]))
+    assert noise.tolist() == pytest.approx(GOLDEN_NOISE, rel=1e-12)
+    other = gumbel_noise(_sampling(seed=-1, choice=3, retry=1), 1, np.array([5]))
+    assert other.tolist() == pytest.approx(GOLDEN_OTHER, rel=1e-12)
+
+
+def test_draws_follow_the_distribution():
+    logits = np.log(np.arange(1, 17, dtype=np.float32))
+    draws = [_choose(logits, _sampling(seed=5), number) for number in range(1, 20_001)]
+    expected = np.arange(1, 17) / 136 * 20_000
+    observed = np.bincount(draws, minlength=16)
+    chi_square = ((observed - expected) ** 2 / expected).sum()
+    assert chi_square < 37.7  # 0.1 % of chi-square with 15 degrees of freedom
+
+
+def test_a_draw_depends_on_seed_number_choice_and_retry_only():
+    logits = np.zeros(1000, np.float32)
+    first = _choose(logits, _sampling(seed=9), 4)
+    assert _choose(logits, _sampling(seed=9), 4) == first
+    others = [
+        _choose(logits, _sampling(seed=10), 4),
+        _choose(logits, _sampling(seed=9), 5),
+        _choose(logits, _sampling(seed=9, choice=1), 4),
+        _choose(logits, _sampling(seed=9, retry=1), 4),
+    ]
+    assert first not in others
+
+
+def test_ids_that_a_filter_drops_do_not_move_the_draw_of_the_others():
+    logits = np.linspace(0, 1, 100)
+    full = [_choose(logits, _sampling(seed=2), n) for n in range(1, 200)]
+    cut = [_choose(logits, _sampling(seed=2, top_k=50), n) for n in range(1, 200)]
+    same = [(a, b) for a, b in zip(full, cut, strict=True) if a >= 50]
+    assert same and all(a == b for a, b in same)
+
+
+def test_b10_temperature_zero_is_greedy_whatever_else_is_said():
+    sampling = _sampling(temperature=0.0, top_p=0.1, top_k=3)
+    assert all(_choose([0.0, 2.0, 2.0, 1.0], sampling, n) == 1 for n in range(1, 50))
+
+
+def test_ids_without_a_token_are_never_chosen():
+    assert _choose([1.0, 5.0, 3.0], _sampling(temperature=0.0), masked=(1,)) == 2
+    draws = {_choose([1.0, 5.0, 1.0], _sampling(), n, masked=(1,)) for n in range(1, 99)}
+    assert draws == {0, 2}
+
+
+def _kept(logits: list[float], **changes: float) -> list[int]:
+    return sorted(kept_ids(np.array(logits, np.float64), _sampling(**changes)).tolist())
+
+
+def test_top_k_keeps_the_likeliest_and_ties_go_to_the_lower_id():
+    assert _kept([1.0, 3.0, 2.0, 2.0, 2.0], top_k=3) == [1, 2, 3]
+    assert _kept([1.0, 2.0], top_k=9) == [0, 1]
+
+
+def test_top_p_keeps_the_id_that_crosses_the_bound():
+    logits = [math.log(p) for p in (0.1, 0.5, 0.15, 0.25)]
+    assert _kept(logits, top_p=0.5) == [1]
+    assert _kept(logits, top_p=0.6) == [1, 3]
+    assert _kept(logits, top_p=0.8) == [1, 2, 3]
+    assert _kept(logits, top_p=1e-9) == [1]
+
+
+def test_top_p_is_taken_of_what_top_k_left():
+    logits = [math.log(p) for p in (0.4, 0.3, 0.2, 0.1)]
+    assert _kept(logits, top_k=2, top_p=0.55) == [0]
+    assert _kept(logits, top_p=0.55) == [0, 1]
+
+
+def test_min_p_is_relative_to_the_likeliest():
+    logits = [math.log(p) for p in (0.5, 0.3, 0.15, 0.05)]
+    assert _kept(logits, min_p=0.3) == [0, 1, 2]
+    assert _kept(logits, min_p=1.0) == [0]
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.9, 0.999])
+def test_a_nucleus_of_thousands_is_the_same_as_by_sorting_everything(top_p: float):
+    logits = np.random.default_rng(0).normal(0, 0.5, 5000)
+    order = np.argsort(-logits, kind="stable")
+    weights = np.exp(logits[order])
+    count = int(np.searchsorted(np.cumsum(weights) / weights.sum(), top_p)) + 1
+    kept = kept_ids(logits, _sampling(top_p=top_p))
+    assert sorted(kept) == sorted(order[:count])
+
+
+def test_the_client_wins_over_the_models_defaults():
+    defaults = SamplingDefaults(temperature=0.2, top_p=0.9, top_k=20)
+    plain = resolve(Params(), defaults, seed=3, choice=1)
+    assert plain == Sampling(0.2, 0.9, 20, 0.0, 3, 1)
+    asked = Params(temperature=0.0, top_p=0.5, top_k=0, min_p=0.1)
+    assert resolve(asked, defaults, seed=3, choice=0) == Sampling(0.0, 0.5, 0, 0.1, 3, 0)
+
+
+@pytest.mark.parametrize(
+    ("params", "param"),
+    [
+        (Params(temperature=2.1), "temperature"),
+        (Params(temperature=math.nan), "temperature"),
+        (Params(top_p=0.0), "top_p"),
+        (Params(top_k=-1), "top_k"),
+        (Params(min_p=1.5), "min_p"),
+        (Params(logit_bias={"1": 2.0}), "logit_bias"),
+        (Params(presence_penalty=0.5), "presence_penalty"),
+        (Params(frequency_penalty=0.5), "frequency_penalty"),
+        (Params(repetition_penalty=1.1), "repetition_penalty"),
+        (Params(top_logprobs=0), "top_logprobs"),
+    ],
+)
+def test_what_is_out_of_range_or_not_supported_is_refused_by_name(params: Params, param: str):
+    with pytest.raises(Refusal) as caught:
+        resolve(params, SamplingDefaults(), seed=0, choice=0)
+    assert (caught.value.code, caught.value.param) == ("bad_request", param)

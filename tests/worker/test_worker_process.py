@@ -1,0 +1,223 @@
+"""`python -m worker` as the gateway starts it: a real process over a real socket."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import submit
+from tiny_checkpoints import write_tiny
+from tiny_text import tiny_tokenizer
+from wire import Gateway
+
+from proto.chat import Call, Message, TextPart
+from proto.codec import to_wire
+from proto.messages import Ack, Cancel, Delta, Done, Drain, Hello, Progress, Queued, Ready, Refused
+from proto.worker_settings import Launch, WorkerSettings
+
+HELLO = Hello("g", "i", 1, 1)
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>assistant\n"
+)
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Llama with a tokenizer of its own and a ChatML template."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    write_tiny("llama", folder)
+    (folder / "tokenizer.json").write_text(tiny_tokenizer().serialized)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    # An id that a random model hardly ever writes: runs end by length.
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
+    return folder
+
+
+class WorkerProcess:
+    """A started worker; its log lines are read as they come."""
+
+    def __init__(self, launch: Launch, *options: str) -> None:
+        command = [sys.executable, "-m", "worker", "--launch", json.dumps(to_wire(launch))]
+        self.process = subprocess.Popen(
+            [*command, *options],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        self.lines: list[str] = []
+        self.started = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if "worker.started" in line:
+                self.started.set()
+        self.started.set()
+
+    def wait(self) -> int:
+        status = self.process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.wait()
+        for stream in (self.process.stdin, self.process.stderr):
+            if stream is not None and not stream.closed:
+                stream.close()
+
+
+def _launch(checkpoint: Path, folder: Path, **changes: Any) -> Launch:
+    settings = WorkerSettings(model=str(checkpoint), weights="fp32", threads=1)
+    launch = Launch(
+        settings, "tiny", str(checkpoint), f"ipc://{folder}/w.sock", str(folder), drain_s=30.0
+    )
+    return replace(launch, **changes)
+
+
+@pytest.fixture
+def start(tmp_path: Path, checkpoint: Path) -> Iterator[Any]:
+    started: list[WorkerProcess] = []
+
+    def start_one(*options: str, **changes: Any) -> WorkerProcess:
+        started.append(WorkerProcess(_launch(checkpoint, tmp_path, **changes), *options))
+        return started[-1]
+
+    yield start_one
+    for worker in started:
+        worker.close()
+
+
+def _endpoint(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/w.sock"
+
+
+def test_a_run_from_hello_to_its_end_and_a_drain(start: Any, tmp_path: Path):
+    worker = start()
+    with Gateway(_endpoint(tmp_path)) as gateway:
+        gateway.say(HELLO)
+        ready = gateway.hear()
+        assert isinstance(ready, Ready)
+        assert (ready.model, ready.families, ready.layout) == ("tiny", ("llama",), "fp32")
+        assert (ready.max_len, ready.row_invariant, ready.slots) == (512, True, 2)
+        params = {"temperature": 0.9, "max_tokens": 12}
+        texts = []
+        for run_id in ("r1", "r2"):
+            gateway.say(submit(run_id, "What is the capital of France?", params=params))
+            heard = gateway.hear_until(Done)
+            assert isinstance(heard[0], Queued)
+            deltas = [m for m in heard if isinstance(m, Delta)]
+            assert [d.first for d in deltas] == list(range(1, 13))
+            done = heard[-1]
+            assert isinstance(done, Done)
+            assert (done.finish, done.detail, done.last_token) == ("length", "max_tokens", 12)
+            texts.append([d.ids for d in deltas])
+            gateway.say(Ack(run_id, done.last_token, done=True))
+        assert texts[0] == texts[1]  # the same seed
+        _drain_while_running(worker, gateway)
+    finished = [json.loads(line) for line in worker.lines if "run.finished" in line]
+    assert [(line["run_id"], line["finish"]) for line in finished] == [
+        ("r1", "length"), ("r2", "length"), ("late", "refused"), ("long", "cancelled"),
+    ]  # fmt: skip
+    assert not (tmp_path / "w.sock").exists()
+
+
+def _drain_while_running(worker: WorkerProcess, gateway: Gateway) -> None:
+    long = {"temperature": 0.0, "max_tokens": 400}
+    gateway.say(submit("long", "a", params=long, credit=3))
+    while not (isinstance(m := gateway.hear(), Delta) and m.first == 3):
+        assert isinstance(m, Queued | Progress | Delta)
+    worker.process.send_signal(signal.SIGTERM)
+    assert isinstance(gateway.hear(), Drain)
+    gateway.say(submit("late", "a"))
+    refused = gateway.hear()
+    assert isinstance(refused, Refused)
+    assert (refused.run_id, refused.code) == ("late", "draining")
+    assert worker.process.poll() is None  # it waits for the run
+    gateway.say(Cancel("long", 1, "gone"))
+    done = gateway.hear()
+    assert isinstance(done, Done)
+    gateway.say(Ack("long", done.last_token, done=True))
+    assert worker.wait() == 0
+
+
+def test_a_second_worker_on_the_same_socket_does_not_start(start: Any, tmp_path: Path):
+    first = start()
+    assert first.started.wait(WAIT_S)
+    second = start()
+    assert second.wait() == 2
+    assert [line for line in second.lines if "already listens" in line] == second.lines[-1:]
+    with Gateway(_endpoint(tmp_path)) as gateway:
+        gateway.say(HELLO)
+        assert isinstance(gateway.hear(), Ready)
+
+
+def test_a_worker_ends_with_its_parent(start: Any):
+    worker = start("--exit-with-parent")
+    assert worker.started.wait(WAIT_S)
+    assert worker.process.poll() is None
+    worker.process.stdin.close()
+    worker.process.wait(WAIT_S)
+
+
+def test_a_killed_worker_leaves_nothing_that_stops_the_next(start: Any, tmp_path: Path):
+    first = start()
+    assert first.started.wait(WAIT_S)
+    first.process.kill()
+    first.wait()
+    assert (tmp_path / "w.sock").exists()
+    start()
+    with Gateway(_endpoint(tmp_path)) as gateway:
+        gateway.say(HELLO)
+        assert isinstance(gateway.hear(), Ready)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_path": "/nowhere/model.gguf"}, "There is no model at"),
+        ({"endpoint": "tcp://0.0.0.0:5555"}, "not on loopback"),
+    ],
+)
+def test_what_cannot_start_says_one_sentence(start: Any, tmp_path: Path, changes: Any, words: str):
+    worker = start(**changes)
+    assert worker.wait() == 2
+    assert len(worker.lines) == 1
+    assert words in worker.lines[0] and worker.lines[0].endswith(".\n")
+    assert not (tmp_path / "w.sock").exists()
+
+
+@pytest.mark.model
+def test_the_embedded_model_knows_the_capital_of_france(embedded_model: Path, tmp_path: Path):
+    settings = WorkerSettings()
+    launch = _launch(embedded_model, tmp_path, settings=settings)
+    worker = WorkerProcess(launch)
+    try:
+        with Gateway(_endpoint(tmp_path)) as gateway:
+            gateway.say(HELLO)
+            assert isinstance(gateway.hear(), Ready)
+            question = "What is the capital of France?"
+            chat = Call("m", (Message("user", (TextPart(question),)),))
+            raw = Call("m", (), prompt="The capital of France is")
+            for run_id, call in (("chat", chat), ("raw", raw)):
+                params = {"temperature": 0.0, "max_tokens": 16}
+                gateway.say(submit(run_id, call=call, params=params))
+                heard = gateway.hear_until(Done)
+                text = "".join(p for m in heard if isinstance(m, Delta) for p in m.pieces)
+                assert "Paris" in text
+    finally:
+        worker.close()

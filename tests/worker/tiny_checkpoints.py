@@ -1,0 +1,177 @@
+"""Tiny random checkpoints, written by transformers, and our model built from a path."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from worker.kernels.attention import Prefill, Step
+from worker.kernels.sdpa import SdpaAttention
+from worker.loading.locate import open_checkpoint
+from worker.models.dense import DenseModel
+from worker.state.kv import KvCache
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    # Wide enough for attention and logits to depend on every weight.
+    "initializer_range": 0.1,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A tiny model of one family: its classes and what it changes of the shape."""
+
+    config: type
+    model: type
+    changes: dict[str, Any]
+
+
+KINDS = {
+    "llama": Kind(LlamaConfig, LlamaForCausalLM, {}),
+    "llama_tied": Kind(LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": True}),
+    "llama_llama3_rope": Kind(LlamaConfig, LlamaForCausalLM, {"rope_parameters": LLAMA3_ROPE}),
+    "llama_linear_rope": Kind(LlamaConfig, LlamaForCausalLM, {"rope_parameters": LINEAR_ROPE}),
+    "qwen2": Kind(Qwen2Config, Qwen2ForCausalLM, {}),
+    "qwen2_yarn": Kind(Qwen2Config, Qwen2ForCausalLM, {"rope_parameters": YARN_ROPE}),
+    "qwen3": Kind(Qwen3Config, Qwen3ForCausalLM, {}),
+}
+
+
+def write_tiny(kind: str, folder: Path, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """Writes a random checkpoint with shaken norms and biases; returns transformers' model."""
+    torch.manual_seed(seed)
+    entry = KINDS[kind]
+    model = entry.model(entry.config(**{**SHAPE, **entry.changes, **changes})).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name or name.endswith(".bias"):
+                weight.add_(0.1 * torch.randn_like(weight))
+    model.save_pretrained(folder, max_shard_size="200KB")
+    return model
+
+
+def build(path: Path, dtype: torch.dtype = torch.float32, max_len: int = 512) -> DenseModel:
+    """Our model from a folder or a GGUF file."""
+    checkpoint = open_checkpoint(path)
+    return DenseModel(
+        checkpoint.config,
+        checkpoint.tensors,
+        SdpaAttention(),
+        dtype=dtype,
+        device=torch.device("cpu"),
+        max_len=max_len,
+    )
+
+
+def new_cache(model: DenseModel, step: int = 64) -> KvCache:
+    """An empty cache of the model's shape."""
+    return KvCache(
+        layers=model.config.layer_count,
+        kv_heads=model.config.kv_head_count,
+        head_dim=model.config.head_dim,
+        step=step,
+        dtype=model.dtype,
+        device=model.device,
+    )
+
+
+@torch.inference_mode()
+def logits_in_chunks(model: DenseModel, ids: torch.Tensor, chunk: int) -> torch.Tensor:
+    """Logits of every row, the ids forwarded in chunks. ids: (rows,); out: (rows, vocab)."""
+    kv = new_cache(model)
+    out = []
+    for start in range(0, len(ids), chunk):
+        part = ids[start : start + chunk]
+        kv.reserve(start + len(part))
+        hidden = model.forward(part, kv, Prefill(start, len(part)))
+        out.append(model.logits(hidden))
+    return torch.cat(out)
+
+
+@torch.inference_mode()
+def logits_in_steps(model: DenseModel, ids: torch.Tensor) -> torch.Tensor:
+    """Logits of every row, one id at a time. ids: (rows,); out: (rows, vocab)."""
+    kv = new_cache(model)
+    out = []
+    for start in range(len(ids)):
+        kv.reserve(start + 1)
+        out.append(model.logits(model.forward(ids[start : start + 1], kv, Step(start))))
+    return torch.cat(out)
+
+
+GGUF_SHAPE_KEYS = {
+    "block_count": "num_hidden_layers",
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+}
+
+
+def write_gguf_twin(model: PreTrainedModel, path: Path) -> None:
+    """Writes transformers' model as the converters of llama.cpp would: names and row order."""
+    config = model.config
+    arch = config.model_type
+    writer = gguf.GGUFWriter(path, arch)
+    for key, name in GGUF_SHAPE_KEYS.items():
+        writer.add_uint32(f"{arch}.{key}", getattr(config, name))
+    writer.add_float32(f"{arch}.attention.layer_norm_rms_epsilon", config.rms_norm_eps)
+    writer.add_float32(f"{arch}.rope.freq_base", config.rope_parameters["rope_theta"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if arch == "llama" and ("q_proj" in name or "k_proj" in name):
+            is_query = "q_proj" in name
+            weight = _permuted(
+                weight, config.num_attention_heads if is_query else config.num_key_value_heads
+            )
+        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        writer.add_tensor(gguf_name, weight.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _permuted(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    # convert_hf_to_gguf.py, LlamaModel.permute
+    half = weight.shape[0] // heads // 2
+    return weight.reshape(heads, 2, half, -1).swapaxes(1, 2).reshape(weight.shape).contiguous()

@@ -1,0 +1,191 @@
+"""The model, its slots and the choice of the next token: one step of one sequence.
+
+Knows no client, no queue and no text; the loop says which sequence goes on.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from proto.worker_settings import Launch
+from worker import prefill
+from worker.faults import StartFault
+from worker.kernels.attention import Prefill, Step
+from worker.kernels.sdpa import SdpaAttention
+from worker.loading.locate import Checkpoint
+from worker.models.config import ModelConfig, SamplingDefaults
+from worker.models.dense import DenseModel
+from worker.models.registry import NAMED_DEFAULTS
+from worker.sampling.params import Sampling
+from worker.sampling.sampler import Sampler
+from worker.settings import Machine, max_len_of
+from worker.state.kv import KvCache
+from worker.state.slot import Slot
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What others may know of the model. `max_len` and `chunk` in tokens."""
+
+    family: str
+    layout: str
+    device: str
+    max_len: int
+    chunk: int
+    slots: int
+    lanes: int
+    end_ids: frozenset[int]
+    defaults: SamplingDefaults
+
+
+class Engine:
+    """Owns every tensor. All its methods are called by one thread."""
+
+    def __init__(
+        self, model: DenseModel, sampler: Sampler, machine: Machine, facts: EngineFacts
+    ) -> None:
+        self.facts = facts
+        self._model = model
+        self._sampler = sampler
+        self._chunk = machine.chunk
+        self._slot_bytes = facts.max_len * _kv_bytes_per_token(model)
+        self._free = [self._new_slot() for _ in range(machine.slots)]
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that no run holds."""
+        return len(self._free)
+
+    @property
+    def kv_bytes_free(self) -> int:
+        """Cache that free slots may still take, in bytes."""
+        return len(self._free) * self._slot_bytes
+
+    def check(self) -> None:
+        """Writes one greedy token, so that a model that cannot run is found at start.
+
+        Raises: StartFault.
+        """
+        greedy = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
+        slot = self.open((0, 1))
+        try:
+            self.read_chunk(slot, 1, greedy, 1)
+            self.read_chunk(slot, 2, greedy, 1)
+            self.round(slot, greedy, 2)
+        except (RuntimeError, ValueError, IndexError) as fault:
+            raise StartFault(f"The model cannot write a token: {fault}.") from fault
+        self.close(slot)
+
+    def open(self, prompt: tuple[int, ...]) -> Slot:
+        """Takes a free slot for a prompt, of which nothing is forwarded yet."""
+        slot = self._free.pop()
+        slot.reset(prompt)
+        return slot
+
+    def close(self, slot: Slot) -> None:
+        """Gives the slot back."""
+        self._free.append(slot)
+
+    def plan(self, prompt: tuple[int, ...]) -> prefill.Plan:
+        """Where the prompt's chunks start. A kept state would be chosen here."""
+        return prefill.plan(len(prompt), self.facts.family, self._chunk)
+
+    def read_chunk(self, slot: Slot, end: int, sampling: Sampling, number: int) -> int | None:
+        """Forwards the prompt up to `end`; at the prompt's end chooses the first token."""
+        start, length = slot.kv_len, len(slot.ctx)
+        hidden = self._forward(slot, Prefill(start, end - start))
+        slot.commit_forward(end - start)
+        return self._choose(slot, hidden, sampling, number) if end == length else None
+
+    def round(self, slot: Slot, sampling: Sampling, number: int) -> int:
+        """One plain step: forwards the root and chooses the token after it."""
+        hidden = self._forward(slot, Step(slot.kv_len))
+        slot.commit_forward(1)
+        return self._choose(slot, hidden, sampling, number)
+
+    @torch.inference_mode()
+    def _forward(self, slot: Slot, rows: Prefill | Step) -> Tensor:
+        end = rows.start + rows.count
+        slot.kv.reserve(end)
+        ids = torch.tensor(slot.ctx[rows.start : end], device=self._model.device)
+        return self._model.forward(ids, slot.kv, rows)  # (rows, hidden)
+
+    @torch.inference_mode()
+    def _choose(self, slot: Slot, hidden: Tensor, sampling: Sampling, number: int) -> int:
+        logits = self._model.logits(hidden[-1:])[0]  # (vocab,)
+        token = self._sampler.choose(logits.cpu().numpy(), sampling, number)
+        slot.commit_choice(token)
+        return token
+
+    def _new_slot(self) -> Slot:
+        config = self._model.config
+        return Slot(new_cache(config, self._chunk, self._model.dtype, self._model.device))
+
+    @torch.inference_mode()
+    def is_row_invariant(self) -> bool:
+        """Whether a row's result is bit-equal whatever rows stand beside it (linears only)."""
+        width = self._model.config.hidden_size
+        rows = torch.randn(16, width, generator=torch.Generator().manual_seed(0))
+        rows = rows.to(self._model.device)
+        alone = torch.cat([self._model.logits(rows[i : i + 1]) for i in range(16)])
+        return all(
+            torch.equal(self._model.logits(rows[:count]), alone[:count]) for count in (2, 3, 8, 16)
+        )
+
+
+def new_cache(config: ModelConfig, step: int, dtype: torch.dtype, device: torch.device) -> KvCache:
+    """An empty cache of the model's shape that grows by `step` tokens."""
+    return KvCache(
+        layers=config.layer_count,
+        kv_heads=config.kv_head_count,
+        head_dim=config.head_dim,
+        step=step,
+        dtype=dtype,
+        device=device,
+    )
+
+
+def _kv_bytes_per_token(model: DenseModel) -> int:
+    config = model.config
+    values = 2 * config.layer_count * config.kv_head_count * config.head_dim
+    return values * model.dtype.itemsize
+
+
+def build_engine(
+    launch: Launch,
+    machine: Machine,
+    checkpoint: Checkpoint,
+    *,
+    masked_ids: tuple[int, ...],
+    end_ids: tuple[int, ...],
+) -> Engine:
+    """Loads the weights and puts the engine together.
+
+    Raises: LoadFault for tensors that are missing or of another shape; StartFault for settings
+        the model cannot meet.
+    """
+    settings = launch.settings
+    max_len = max_len_of(launch, machine, checkpoint.config.max_len)
+    model = DenseModel(
+        checkpoint.config,
+        checkpoint.tensors,
+        SdpaAttention(),
+        dtype=DTYPES[settings.weights],
+        device=torch.device(machine.device),
+        max_len=max_len,
+    )
+    facts = EngineFacts(
+        family=checkpoint.config.family.name,
+        layout=settings.weights,
+        device=machine.device,
+        max_len=max_len,
+        chunk=machine.chunk,
+        slots=machine.slots,
+        lanes=machine.lanes,
+        end_ids=frozenset(end_ids),
+        defaults=NAMED_DEFAULTS.get(settings.model, checkpoint.sampling),
+    )
+    return Engine(model, Sampler(masked_ids), machine, facts)

@@ -1,0 +1,37 @@
+"""The one interface of attention, whichever kernel is behind it. Knows no model."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from worker.state.kv import KvCache
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """`count` rows at positions `start` on; each sees the prefix, itself and those before it."""
+
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One row at position `start`, which sees the whole prefix and itself."""
+
+    start: int
+    count: int = 1
+
+
+Rows = Prefill | Step
+
+
+class Attention(Protocol):
+    """A kernel: attends over a slot's cache, in which the rows' own keys are written already."""
+
+    name: str
+
+    def attend(self, q: Tensor, layer: int, kv: KvCache, rows: Rows) -> Tensor:
+        """q: (rows, heads, head_dim), roped, in the cache's dtype; out the same shape."""
+        ...

@@ -1,0 +1,100 @@
+"""`x · weightᵀ + bias`, the fastest way each device has. Knows no layer and no model.
+
+On a CPU each row's result is bit-equal whatever rows stand beside it, in every form here.
+"""
+
+from typing import Protocol
+
+import structlog
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+log = structlog.get_logger()
+
+PACKING_UNAVAILABLE = "packing.unavailable"
+
+FP32_ROWS = 4  # fp32 products sum differently below four rows, so they get padded
+CHECK_ROWS = 2
+CHECK_ERROR = 1e-2  # relative; a packed product that is farther off is not used
+
+
+class Product(Protocol):
+    """A linear map. `dtype` is that of its weight, and of what goes in and comes out."""
+
+    dtype: torch.dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: (rows, inputs); out: (rows, outputs)."""
+        ...
+
+
+def product_of(weight: Tensor, bias: Tensor | None = None) -> Product:
+    """The product for a weight's place and dtype. weight: (outputs, inputs)."""
+    if weight.device.type != "cpu":
+        return PlainProduct(weight, bias)
+    if weight.dtype == torch.float32:
+        return PaddedProduct(weight, bias)
+    return _packed(weight, bias) or PlainProduct(weight, bias)
+
+
+class PlainProduct:
+    """torch's own product."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.dtype = weight.dtype
+        self._weight = weight
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Product`."""
+        return linear(x, self._weight, self._bias)
+
+
+class PaddedProduct(PlainProduct):
+    """torch's own product over a multiple of `FP32_ROWS` rows."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Product`."""
+        rows = x.shape[0]
+        missing = -rows % FP32_ROWS
+        if not missing:
+            return super().__call__(x)
+        return super().__call__(torch.cat((x, x[:1].expand(missing, -1))))[:rows]
+
+
+class PackedProduct:
+    """A bf16 product from a weight that was laid out for oneDNN once.
+
+    torch lays a plain weight out anew at every call, which is most of the time of a single row.
+    The operations are torch-private, so `_packed` checks them before they are used.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.dtype = weight.dtype
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self._bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Product`."""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self._packed, self._bias, "none", [], ""
+        )
+        return product
+
+
+def _packed(weight: Tensor, bias: Tensor | None) -> PackedProduct | None:
+    """The packed form, or None where this torch or this CPU has none that is right."""
+    shape = (CHECK_ROWS, weight.shape[1])
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(weight.dtype)
+    exact = linear(x, weight, bias).float()
+    try:
+        packed = PackedProduct(weight, bias)
+        error = (packed(x).float() - exact).norm() / exact.norm().clamp_min(1e-9)
+    except (RuntimeError, AttributeError, NotImplementedError) as fault:
+        log.warning(PACKING_UNAVAILABLE, reason=type(fault).__name__)
+        return None
+    if float(error) > CHECK_ERROR:
+        log.warning(PACKING_UNAVAILABLE, reason="wrong result", error=float(error))
+        return None
+    return packed

@@ -1,0 +1,121 @@
+"""From a Submit to a run that can be queued: rendered, encoded, checked. Knows no queue.
+
+A thread of its own, so that a long conversation never holds up the loop or the link.
+"""
+
+import threading
+
+from proto.chat import Call
+from proto.faults import Refusal
+from proto.limits import STOP_STRINGS
+from proto.messages import Counted, Refused, Submit
+from worker.mailbox import Inbox, Outbox
+from worker.models.config import SamplingDefaults
+from worker.sampling.params import resolve
+from worker.text.prompt import PromptWriter, prompt_hash
+from worker.types import (
+    Arrival,
+    Broken,
+    Outgoing,
+    Prepared,
+    Question,
+    Rejected,
+    ToLoop,
+    ToPreparer,
+)
+
+WAIT_S = 1.0
+
+
+class Preparer:
+    """Turns arrivals into prepared runs, and counts tokens."""
+
+    def __init__(
+        self,
+        writer: PromptWriter,
+        defaults: SamplingDefaults,
+        *,
+        max_len: int,
+        inbox: Inbox[ToPreparer],
+        loop: Inbox[ToLoop],
+        outbox: Outbox,
+    ) -> None:
+        self._writer = writer
+        self._defaults = defaults
+        self._max_len = max_len
+        self._inbox = inbox
+        self._loop = loop
+        self._outbox = outbox
+
+    def run(self, stop: threading.Event) -> None:
+        """Works until told to stop."""
+        while not stop.is_set():
+            self.work(WAIT_S)
+
+    def work(self, wait_s: float = 0.0) -> None:
+        """Works off what has come."""
+        for item in self._inbox.take_all(wait_s):
+            match item:
+                case Arrival():
+                    self._loop.put(self._prepare(item))
+                case Question():
+                    self._outbox.put(Outgoing(self._answer(item), item.asker))
+
+    def _prepare(self, arrival: Arrival) -> Prepared | Rejected | Broken:
+        try:
+            return self._prepared(arrival)
+        except Refusal as refusal:
+            return Rejected(
+                arrival,
+                refusal.code,
+                refusal.detail,
+                refusal.param,
+                refusal.retry_after_ms,
+            )
+        except Exception as fault:  # noqa: BLE001 - one request must not end the worker
+            return Broken(arrival, type(fault).__name__)
+
+    def _prepared(self, arrival: Arrival) -> Prepared:
+        submit = arrival.submit
+        _refuse_unsupported(submit)
+        sampling = resolve(submit.params, self._defaults, seed=submit.seed, choice=submit.choice)
+        prompt = self._writer.prompt_ids(submit.call, is_thinking=submit.plan.thinking.on)
+        if len(prompt) >= self._max_len:
+            raise Refusal(
+                "too_long",
+                f"the prompt has {len(prompt)} tokens; "
+                f"with one token of answer this model takes {self._max_len}",
+            )
+        digest = prompt_hash(prompt)
+        if submit.prompt_hash not in (None, digest):
+            raise Refusal("prompt_mismatch", "the prompt encodes differently here")
+        return Prepared(arrival, prompt, digest, sampling)
+
+    def _answer(self, question: Question) -> Counted | Refused:
+        count = question.count
+        try:
+            return Counted(count.req_id, _counts(self._writer, count.call, count.texts))
+        except Refusal as refusal:
+            return Refused(refusal.code, refusal.detail, req_id=count.req_id, param=refusal.param)
+        except Exception as fault:  # noqa: BLE001 - one question must not end the worker
+            name = type(fault).__name__
+            return Refused("bad_request", f"counting failed: {name}", req_id=count.req_id)
+
+
+def _counts(
+    writer: PromptWriter, call: Call | None, texts: tuple[str, ...] | None
+) -> tuple[int, ...]:
+    if call is not None:
+        return (len(writer.prompt_ids(call, is_thinking=False)),)
+    return tuple(writer.count_text(text) for text in texts or ())
+
+
+def _refuse_unsupported(submit: Submit) -> None:
+    stops = submit.params.stop
+    if len(stops) > STOP_STRINGS or not all(stops):
+        sentence = f"stop takes at most {STOP_STRINGS} strings, none of them empty"
+        raise Refusal("bad_request", sentence, param="stop")
+    if submit.plan.segments:
+        raise Refusal("bad_request", "segments are not supported by this engine yet", param="plan")
+    if submit.resume is not None:
+        raise Refusal("bad_request", "resume is not supported by this engine yet", param="resume")

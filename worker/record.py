@@ -1,0 +1,85 @@
+"""The one record of a run, from which usage, timings, log line and metrics are all read.
+
+Knows no text and no tokens, only counts and times.
+"""
+
+from dataclasses import dataclass
+
+from proto.events import Speculation, Timings, Usage
+
+MS = 1000.0
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """Counts and times of one run. Times in seconds by the worker's clock; None = not reached."""
+
+    run_id: str
+    arrived_s: float
+    prompt_tokens: int = 0
+    forwarded_tokens: int = 0
+    completion_tokens: int = 0
+    rounds: int = 0
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    ended_s: float | None = None
+    finish: str | None = None
+    detail: str | None = None
+    error: str | None = None
+
+    def count_token(self, now_s: float) -> None:
+        """Notes one committed token."""
+        self.completion_tokens += 1
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+        self.last_token_s = now_s
+
+    def usage(self) -> Usage:
+        """The counts as client and ledger shall see them."""
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            upstream_input_tokens=self.prompt_tokens,
+            upstream_output_tokens=self.completion_tokens,
+        )
+
+    def timings(self) -> Timings:
+        """Milliseconds: ttft is exactly queue + prompt; what was not reached is 0."""
+        queue_ms = _ms(self.arrived_s, self.admitted_s)
+        prompt_ms = _ms(self.admitted_s, self.first_token_s)
+        return Timings(
+            queue_ms=queue_ms,
+            prompt_ms=prompt_ms,
+            ttft_ms=queue_ms + prompt_ms if self.first_token_s is not None else 0.0,
+            decode_ms=_ms(self.first_token_s, self.last_token_s),
+            total_ms=_ms(self.arrived_s, self.ended_s),
+            forwarded_tokens=self.forwarded_tokens,
+        )
+
+    def speculation(self) -> Speculation:
+        """Rounds, all of them plain."""
+        return Speculation(rounds=self.rounds, plain=self.rounds)
+
+    def log_fields(self) -> dict[str, object]:
+        """The facts of the run's log line. Never text."""
+        timings = self.timings()
+        return {
+            "run_id": self.run_id,
+            "finish": self.finish,
+            "detail": self.detail,
+            "error": self.error,
+            "prompt_tokens": self.prompt_tokens,
+            "forwarded_tokens": self.forwarded_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cache_source": "none",
+            "rounds": self.rounds,
+            "queue_ms": round(timings.queue_ms, 1),
+            "ttft_ms": round(timings.ttft_ms, 1),
+            "decode_ms": round(timings.decode_ms, 1),
+            "total_ms": round(timings.total_ms, 1),
+        }
+
+
+def _ms(start_s: float | None, end_s: float | None) -> float:
+    return 0.0 if start_s is None or end_s is None else (end_s - start_s) * MS

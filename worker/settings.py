@@ -1,0 +1,68 @@
+"""What the operator's settings mean on this machine. Knows no tensors.
+
+The only module of the worker that looks at the machine and reads the environment.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from proto.worker_settings import Launch
+from worker.faults import StartFault
+
+CHUNK_CPU, CHUNK_CUDA = 256, 1024  # tokens of prompt forwarded together
+MAX_LEN_CPU = 8192  # positions kept by default on a CPU, where memory is shared with others
+LANES = 1  # runs that decode in turn
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the worker runs on. `chunk` in tokens; `slots` counts one beside the lanes, so that a
+    run that waits for its client does not hold up the next."""
+
+    device: Literal["cpu", "cuda"]
+    threads: int
+    chunk: int
+    lanes: int = LANES
+    slots: int = LANES + 1
+
+
+def machine_of(launch: Launch, *, has_cuda: bool) -> Machine:
+    """Resolves `auto` and 0. Raises: StartFault when CUDA is asked for and absent."""
+    settings = launch.settings
+    if settings.device == "cuda" and not has_cuda:
+        raise StartFault("worker.device is cuda, but this machine offers no CUDA device to torch.")
+    is_cuda = has_cuda and settings.device != "cpu"
+    return Machine(
+        device="cuda" if is_cuda else "cpu",
+        threads=settings.threads or physical_cores(),
+        chunk=settings.prefill.chunk or (CHUNK_CUDA if is_cuda else CHUNK_CPU),
+    )
+
+
+def max_len_of(launch: Launch, machine: Machine, model_max_len: int) -> int:
+    """Tokens of prompt and output together. Raises: StartFault above the model's own."""
+    wanted = launch.settings.max_len
+    if wanted > model_max_len:
+        raise StartFault(
+            f"worker.max_len is {wanted}, but the model was made for {model_max_len} tokens."
+        )
+    if wanted:
+        return wanted
+    return model_max_len if machine.device == "cuda" else min(model_max_len, MAX_LEN_CPU)
+
+
+def physical_cores() -> int:
+    """Cores this process may use, threads of one core counted once."""
+    usable = os.sched_getaffinity(0)
+    siblings = {_siblings(cpu) for cpu in usable}
+    return max(1, len(siblings))
+
+
+def _siblings(cpu: int) -> str:
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        return path.read_text().strip()
+    except OSError:  # no such file in some containers: count every thread
+        return str(cpu)

@@ -1,0 +1,60 @@
+"""Keys and values of one sequence, all layers. Knows no tokens and no model."""
+
+import torch
+from torch import Tensor
+
+
+class KvCache:
+    """A growing cache: (layers, kv_heads, capacity, head_dim) for keys and for values.
+
+    Capacity grows in steps, so that a short run holds little and a long one copies rarely.
+    """
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        step: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._step = step
+        shape = (layers, kv_heads, step, head_dim)
+        self._keys = torch.zeros(shape, dtype=dtype, device=device)
+        self._values = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit before the next growth."""
+        return self._keys.shape[2]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held, keys and values together."""
+        return 2 * self._keys.numel() * self._keys.element_size()
+
+    def reserve(self, length: int) -> None:
+        """Makes room for `length` tokens in all."""
+        if length > self.capacity:
+            capacity = -(-length // self._step) * self._step
+            self._keys = _grown(self._keys, capacity)
+            self._values = _grown(self._values, capacity)
+
+    def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """Writes rows from position `start` on. keys, values: (rows, kv_heads, head_dim)."""
+        end = start + keys.shape[0]
+        self._keys[layer, :, start:end].copy_(keys.transpose(0, 1))
+        self._values[layer, :, start:end].copy_(values.transpose(0, 1))
+
+    def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
+        """Views of the first `length` rows: (kv_heads, length, head_dim) each."""
+        return self._keys[layer, :, :length], self._values[layer, :, :length]
+
+
+def _grown(old: Tensor, capacity: int) -> Tensor:
+    layers, heads, held, head_dim = old.shape
+    new = torch.zeros((layers, heads, capacity, head_dim), dtype=old.dtype, device=old.device)
+    new[:, :, :held].copy_(old)
+    return new

@@ -1,0 +1,108 @@
+"""What the worker's threads hand each other: link → preparer → loop → link. Knows no socket.
+
+Frozen, so that nobody shares a thing that changes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from proto.events import FinishReason
+from proto.faults import RefusalCode
+from proto.messages import Count, FromWorker, Submit
+from worker.sampling.params import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A Submit on its way to the preparer. `arrived_s` by the worker's clock."""
+
+    submit: Submit
+    arrived_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A Count on its way to the preparer. `asker`: the connection that waits for the answer."""
+
+    count: Count
+    asker: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A run that can be queued: its prompt rendered and encoded, its parameters checked."""
+
+    arrival: Arrival
+    prompt: tuple[int, ...]
+    prompt_hash: str
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A Submit that ended before it became a run. The facts are those of `Refused`."""
+
+    arrival: Arrival
+    code: RefusalCode
+    detail: str
+    param: str | None = None
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A Submit on which the worker itself failed. `error`: the fault's type."""
+
+    arrival: Arrival
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndRun:
+    """End a run at its next safe point. A run that is gone already is no fault."""
+
+    run_id: str
+    finish: Literal["cancelled", "length"]
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """A run may release tokens up to this number."""
+
+    run_id: str
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartDrain:
+    """The process was asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadDied:
+    """Another thread ended by a fault; the process cannot go on."""
+
+    name: str
+    error: str
+
+
+ToPreparer = Arrival | Question
+ToLoop = Prepared | Rejected | Broken | EndRun | Allow | StartDrain | ThreadDied
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message for the link to send: to `asker`, or to whoever owns its run (None)."""
+
+    message: FromWorker
+    asker: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ends."""
+
+    finish: FinishReason
+    detail: str
+    error: str | None = None
