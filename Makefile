@@ -2,6 +2,7 @@
 
 VENV ?= .venv
 GATEWAY_VENV ?= .venv-gateway
+LLAMACPP_VENV ?= .venv-llamacpp
 PYTEST ?= -q
 
 .DEFAULT_GOAL := help
@@ -25,12 +26,13 @@ test-gateway: ## the same tests in an environment without torch (the worker's ar
 	@scripts/setup $(GATEWAY_VENV) test
 	$(GATEWAY_VENV)/bin/pytest $(PYTEST)
 
-test-llamacpp: ## against llama.cpp's own server (needs llama-cpp-python[server]; built from source)
+test-llamacpp: ## against llama.cpp's server (llama-cpp-python, built from source in an environment of its own)
 	@scripts/setup $(VENV) test-worker
-	@$(VENV)/bin/python -c 'import llama_cpp.server' 2>/dev/null || \
-		$(VENV)/bin/pip install 'llama-cpp-python[server]==0.3.36'
+	@test -x $(LLAMACPP_VENV)/bin/python || python3 -m venv $(LLAMACPP_VENV)
+	@$(LLAMACPP_VENV)/bin/python -c 'import llama_cpp.server' 2>/dev/null || \
+		$(LLAMACPP_VENV)/bin/pip install --quiet 'llama-cpp-python[server]==0.3.36'
 	@$(VENV)/bin/tandem fetch-model
-	$(VENV)/bin/pytest -q -s -m llamacpp tests/e2e
+	TANDEM_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python $(VENV)/bin/pytest -q -s -m llamacpp tests/e2e
 
 first-use: ## `make run` as a newcomer sees it: serving, one answer, a clean end
 	@scripts/first-use

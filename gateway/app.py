@@ -65,7 +65,7 @@ class Gateway:
             hash_key=hash_key(state_dir),
             version=version("tandem-llm"),
         )
-        self.operator = Operator(self.pipeline, self.engine, books, database)
+        self.operator = Operator(self.pipeline, self.engine, database)
         self.asgi = Starlette(
             routes=url_table(
                 self,

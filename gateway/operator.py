@@ -7,7 +7,7 @@ from typing import Any
 from gateway.backends.engine import EngineLink
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
-from gateway.ledger.books import Books
+from gateway.ledger.command import usage_body
 from gateway.middleware.auth import Identity, not_found
 from gateway.pipeline import Pipeline
 from gateway.store.db import Database
@@ -23,12 +23,10 @@ class Operator:
         self,
         pipeline: Pipeline,
         engine: EngineLink | None,
-        books: Books,
         database: Database | None,
     ) -> None:
         self._pipeline = pipeline
         self._engine = engine
-        self._books = books
         self._database = database
         self._created = int(time.time())
 

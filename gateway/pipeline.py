@@ -19,15 +19,15 @@ from gateway.backends.catalog import Catalog
 from gateway.backends.engine import EngineLink, EngineLost, no_engine, refusal_error
 from gateway.errors import RETRY_DRAINING_S, ApiError
 from gateway.exchange import ClientLeft, Exchange, Watch
-from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.ledger.books import Books
+from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.middleware.auth import Identity
 from gateway.relay.booking import book_relayed
 from gateway.relay.client import GatewayStopping
 from gateway.relay.forward import CutShort, Outgoing, Relay, Relayed
 from gateway.routing.table import RoutingTable, Target
-from gateway.surfaces.chat.answer import ChatAnswer
-from gateway.surfaces.chat.parse import ChatRequest, parse_chat
+from gateway.surfaces.answer import MANAGED, Answer
+from gateway.surfaces.params import ManagedRequest
 from gateway.surfaces.request import ModelRequest, read_request
 from proto.events import Finished
 from proto.faults import Refusal
@@ -201,11 +201,11 @@ class Pipeline:
     async def _managed(
         self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
     ) -> Outcome:
-        chat = parse_chat(request.envelope.fields)
-        answer = ChatAnswer(exchange, chat, target, created=int(self._wall()))
+        parsed = MANAGED[exchange.surface].parse(request.envelope.fields)
+        answer = Answer(exchange, parsed, target, created=int(self._wall()))
         try:
             async with Watch(exchange):
-                finished = await self._run_engine(chat, answer, entry)
+                finished = await self._run_engine(parsed, answer, entry)
         except (Refusal, EngineLost, GatewayStopping) as fault:
             error = refusal_error(fault) if isinstance(fault, Refusal) else no_engine()
             if not exchange.has_started:
@@ -217,21 +217,24 @@ class Pipeline:
         entry.status = entry.upstream_status = 200
         return "succeeded"
 
-    async def _run_engine(self, chat: ChatRequest, answer: ChatAnswer, entry: Entry) -> Finished:
+    async def _run_engine(self, request: ManagedRequest, answer: Answer, entry: Entry) -> Finished:
         """Submits the run and writes its events to the client as they come."""
         if self._engine is None:
             raise EngineLost
-        seed = chat.seed if chat.seed is not None else randbits(63)
+        seed = request.seed if request.seed is not None else randbits(63)
         salt = hashlib.blake2b((entry.user_id or "anon").encode(), digest_size=8).hexdigest()
-        run = await self._engine.submit(chat.call, Plan(), chat.params, seed, salt)
+        run = await self._engine.submit(request.call, Plan(), request.params, seed, salt)
         entry.run_id = run.run_id
         async with run:
             try:
                 finished = await answer.write(run.events(), self._limits.open_after_s, self._now)
             except BaseException:
-                entry.book_usage(
-                    prompt=run.prompt_tokens, completion=run.completion_tokens, source="counted"
-                )
+                if run.completion_tokens:
+                    entry.book_usage(
+                        prompt=run.prompt_tokens,
+                        completion=run.completion_tokens,
+                        source="counted",
+                    )
                 raise
         entry.book_engine(finished.usage)
         entry.book_timings(finished.timings)

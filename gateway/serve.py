@@ -94,7 +94,7 @@ async def _run(gateway: Gateway, listener: socket.socket, read_again: Callable[[
     loop.add_signal_handler(signal.SIGHUP, read_again)
     serving = asyncio.create_task(server.serve([listener]))
     waits = [asyncio.create_task(work) for work in (stopping.wait(), gateway.has_failed.wait())]
-    greeting = asyncio.create_task(_greet(gateway, listener))
+    greeting = asyncio.create_task(_greet(gateway, server, listener))
     await asyncio.wait({serving, *waits}, return_when=asyncio.FIRST_COMPLETED)
     for task in (greeting, *waits):
         task.cancel()
@@ -106,8 +106,9 @@ async def _run(gateway: Gateway, listener: socket.socket, read_again: Callable[[
     return 1 if gateway.has_failed.is_set() else 0
 
 
-async def _greet(gateway: Gateway, listener: socket.socket) -> None:
+async def _greet(gateway: Gateway, server: "_Server", listener: socket.socket) -> None:
     """Says, once everything answers, what to type next."""
+    await server.is_up.wait()
     if gateway.engine is not None:
         await gateway.engine.wait_ready()
     host, port = listener.getsockname()[:2]
@@ -118,9 +119,8 @@ async def _greet(gateway: Gateway, listener: socket.socket) -> None:
 def _greeting(settings: Settings, where: str) -> str:
     model = settings.worker.model_name if settings.worker else "MODEL"
     key = " -H 'authorization: Bearer YOUR_KEY'" if settings.keys else ""
-    body = (
-        f'{{"model":"{model}","messages":[{{"role":"user","content":"The capital of France is"}}]}}'
-    )
+    messages = '[{"role":"user","content":"What is the capital of France?"}]'
+    body = f'{{"model":"{model}","messages":{messages}}}'
     return (
         f"\nTandem is serving at {where}. Try it:\n\n"
         f"  curl {where}/v1/chat/completions{key} -H 'content-type: application/json' \\\n"
@@ -130,6 +130,15 @@ def _greeting(settings: Settings, where: str) -> str:
 
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers: a drain of ours comes before its shutdown."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begins to accept connections."""
+        await super().startup(sockets)
+        self.is_up.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

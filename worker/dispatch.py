@@ -124,9 +124,7 @@ class Dispatch:
             case _:
                 self.refuse_bytes(sender, f"{type(message).__name__} is not for a worker")
 
-    def refuse_bytes(
-        self, sender: bytes, detail: str, code: RefusalCode = "bad_message"
-    ) -> None:
+    def refuse_bytes(self, sender: bytes, detail: str, code: RefusalCode = "bad_message") -> None:
         """Counts and answers what is no message that can be acted on."""
         self._faults[code] += 1
         self._send(sender, Refused(code, detail))

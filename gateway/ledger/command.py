@@ -1,18 +1,35 @@
-"""The ledger as the command line opens and prints it. Knows no table and no query."""
+"""The ledger as `serve`, the command line and HTTP open it. Knows no table and no query."""
 
+import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
+from urllib.parse import parse_qsl
 
+from sqlalchemy import Engine
+
+from gateway.errors import ApiError
 from gateway.ledger.books import Books, NoLedger
 from gateway.ledger.clock import Clock
 from gateway.ledger.prices import PriceList
+from gateway.ledger.query import ReportFault
+from gateway.ledger.render import as_json
+from gateway.ledger.report import report
+from gateway.ledger.verbs import ReportWords, query_of, run_export, run_report
 from gateway.ledger.writer import Ledger
+from gateway.preflight import CommandFailed
 from gateway.settings.types import Settings
-from gateway.store.db import Database
+from gateway.store.db import Database, StoreFault
+
+FILTERS = ("model", "client", "backend", "profile", "class", "kind")
 
 
 def open_books(settings: Settings, option: str | None) -> tuple[Books, Database | None]:
-    """What `serve` books in. `option`: `none`, another file, or None for the configured place."""
+    """What `serve` books in. `option`: `none`, another file, or None for the configured place.
+
+    Raises: CommandFailed.
+    """
     if option == "none":
         return NoLedger(), None
     database = open_database(settings, option)
@@ -21,15 +38,102 @@ def open_books(settings: Settings, option: str | None) -> tuple[Books, Database 
         settings.ledger,
         state_dir=settings.state_dir,
         price=PriceList(settings.prices).price,
-        clock=Clock(lambda: time.time_ns() // 1_000_000, time.monotonic),
+        clock=Clock(now_ms, time.monotonic),
     )
     return ledger, database
 
 
 def open_database(settings: Settings, option: str | None = None) -> Database:
-    """The ledger's database: the file of the option, else what the configuration names."""
+    """The ledger's database: the file of the option, else what the configuration names.
+
+    Raises: CommandFailed.
+    """
+    url = settings.ledger.url
+    target = _file(settings, option) if option or url is None else url.value
+    try:
+        return Database.open(target)
+    except (StoreFault, OSError) as fault:
+        raise CommandFailed(f"the ledger cannot be opened: {fault}") from fault
+
+
+def print_report(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
+    """`tandem ledger report`."""
+    words = _words(args, by=args.by)
+    return _print(settings, args, lambda engine: run_report(words, engine, out, now_ms()))
+
+
+def print_export(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
+    """`tandem ledger export`."""
+    words = _words(args)
+    return _print(settings, args, lambda engine: run_export(words, engine, out, now_ms()))
+
+
+def usage_body(engine: Engine, query_string: str) -> bytes:
+    """The body of `GET /v1/dashboard/usage`: the report of `?by=model,day&since=7d` as JSON.
+
+    Raises: ApiError 400 that says what to change.
+    """
+    fields = dict(parse_qsl(query_string))
+    known = {"by", "since", "until", "utc", *FILTERS}
+    if unknown := fields.keys() - known:
+        name = min(unknown)
+        message = f"'{name}' is not known here; known: {', '.join(sorted(known))}."
+        raise ApiError(400, "invalid_request", message, param=name)
+    words = ReportWords(
+        by=fields.get("by", "model"),
+        since=fields.get("since"),
+        until=fields.get("until"),
+        utc=fields.get("utc", "") in ("1", "true", "yes"),
+        model=fields.get("model"),
+        client=fields.get("client"),
+        backend=fields.get("backend"),
+        profile=fields.get("profile"),
+        task_class=fields.get("class"),
+        kind=fields.get("kind"),
+    )
+    try:
+        return as_json(report(engine, query_of(words, now_ms()))).encode()
+    except ReportFault as fault:
+        raise ApiError(400, "invalid_request", f"{fault}.") from fault
+
+
+def now_ms() -> int:
+    """Epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def _print(settings: Settings, args: argparse.Namespace, run: Callable[[Engine], None]) -> int:
+    if args.ledger is not None or settings.ledger.url is None:
+        file = _file(settings, args.ledger)
+        if not file.is_file():
+            raise CommandFailed(f"there is no ledger at {file}; 'tandem serve' makes it")
+    database = open_database(settings, args.ledger)
+    try:
+        run(database.reader)
+    except ReportFault as fault:
+        raise CommandFailed(str(fault)) from fault
+    finally:
+        database.close()
+    return 0
+
+
+def _words(args: argparse.Namespace, by: str = "model") -> ReportWords:
+    return ReportWords(
+        by=by,
+        form=args.format,
+        since=args.since,
+        until=args.until,
+        utc=args.utc,
+        model=args.only_model,
+        client=args.only_client,
+        backend=args.only_backend,
+        profile=args.only_profile,
+        task_class=args.only_class,
+        kind=args.only_kind,
+    )
+
+
+def _file(settings: Settings, option: str | None) -> Path:
     if option is not None:
-        return Database.open(Path(option))
-    if settings.ledger.url is not None:
-        return Database.open(settings.ledger.url.value)
-    return Database.open(settings.ledger.path or settings.state_dir / "ledger.sqlite")
+        return Path(option).expanduser()
+    return (settings.ledger.path or settings.state_dir / "ledger.sqlite").expanduser()

@@ -4,7 +4,7 @@ Whatever a backend reports comes in through the `book_*` methods, which keep the
 the columns; the times come from readings of one clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -148,12 +148,23 @@ class Entry:
         self.usage_source = source
         self._show()
 
-    def book_hidden(self, *, note: int, hidden: int, is_estimated: bool) -> None:
-        """Takes notes and hidden output out of what is shown. Call it after `book_usage`."""
+    def book_hidden(
+        self, *, note: int, hidden: int, is_estimated: bool, children: Sequence["Entry"] = ()
+    ) -> None:
+        """Takes notes and hidden output out of what is shown. Call it after `book_usage`.
+
+        `children`: continuations and regenerations, booked already; their output is a part of this
+        answer, and what of it was thrown away counts as `hidden`.
+        """
+        calls = (self, *children)
+        output = _sum(call.upstream_output_tokens for call in calls)
         self.note_tokens = _part(note, self.upstream_input_tokens)
-        self.hidden_tokens = _part(hidden, self.upstream_output_tokens)
+        self.hidden_tokens = _part(hidden, output)
         self.adjusted = is_estimated
         self._show()
+        self.completion_tokens = _rest(output, self.hidden_tokens)
+        reasoning = _sum(call.upstream_reasoning_tokens for call in calls)
+        self.reasoning_tokens = _part(reasoning, self.completion_tokens)
 
     def book_engine(self, usage: Usage) -> None:
         """Books the usage that our own engine reported, shown and processed."""
@@ -319,6 +330,11 @@ def body_hash(key: bytes, text: str, spans: Mapping[str, tuple[int, int]]) -> st
 
 def _count(value: int | None) -> int | None:
     return value if value is not None and 0 <= value <= INT_MAX else None
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return _count(sum(known)) if known else None
 
 
 def _part(value: int | None, whole: int | None) -> int | None:

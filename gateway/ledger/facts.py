@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, func, or_, select
 
 from gateway.ledger.period import DAY_MS, HOUR_MS, Offsets, days_of, hours_of, offsets_of
 from gateway.ledger.query import COLUMN_OF, Dimension, Query, ReportFault, scope
@@ -18,8 +18,9 @@ REPORT_ROWS = 100_000  # more than anybody reads
 REPEAT_MS = 600_000  # a client gives up trying again within ten minutes
 DOUBLE_MS = 2_000  # the same body again within so short a time is one wish, whatever came of it
 
+Key = tuple[Any, ...]
+
 SUMS = ("prompt", "cached", "completion", "reasoning", "note", "hidden")
-_TOKENS_OF = {name: ledger.c[f"{name}_tokens"] for name in SUMS}
 _REQUEST = ledger.c.parent_request_id.is_(None)
 # A call was made, and what it cost is not known.
 _UNPRICED = and_(
@@ -89,37 +90,42 @@ class Period:
 class Facts:
     """The rows of a query, summed up by the database. Keys hold days and hours as numbers."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        query: Query,
-        period: Period,
-        by: tuple[Dimension, ...],
-    ) -> None:
+    def __init__(self, connection: Connection, query: Query, period: Period) -> None:
         self._connection = connection
         self._query = query
+        self._period = period
         self._scope = scope(query)
-        # In a subquery: PostgreSQL takes two like expressions with parameters for different ones.
-        self._keys = [period.expression(name).label(f"key{i}") for i, name in enumerate(by)]
-        self.sums: dict[tuple[Any, ...], list[int]] = self._sum()
 
-    def costs(self) -> Iterator[tuple[tuple[Any, ...], str, int]]:
-        """Costs in 1e-6 of a currency, by key and currency."""
-        rows, keys = self._rows(ledger.c.currency, ledger.c.cost_micros)
-        groups = [*keys, rows.c.currency]
-        found = self._connection.execute(
-            select(*groups, func.sum(rows.c.cost_micros))
-            .where(rows.c.cost_micros.is_not(None), rows.c.currency.is_not(None))
-            .group_by(*groups)
+    def sums(self, by: tuple[Dimension, ...]) -> Iterator[tuple[Key, str | None, list[int]]]:
+        """By key and currency: requests, repeats, failed, unpriced, the tokens of `SUMS`, cost.
+
+        Sums of 0 where there is nothing to add; costs in 1e-6 of the currency.
+        """
+        rows, keys = self._rows(
+            by,
+            ledger.c.currency,
+            _one_if(_REQUEST).label("requests"),
+            _one_if(ledger.c.id.in_(_repeats(self._query))).label("repeats"),
+            _one_if(and_(_REQUEST, ledger.c.outcome == "failed")).label("failed"),
+            _one_if(_UNPRICED).label("unpriced"),
+            *(ledger.c[f"{name}_tokens"].label(name) for name in SUMS),
+            ledger.c.cost_micros.label("cost"),
         )
-        for *key, currency, micros in found:
-            yield tuple(key), currency, int(micros)
+        groups = [*keys, rows.c.currency]
+        summed = ("requests", "repeats", "failed", "unpriced", *SUMS, "cost")
+        sums = [func.coalesce(func.sum(rows.c[name]), 0) for name in summed]
+        found = self._connection.execute(
+            select(*groups, *sums).group_by(*groups).limit(REPORT_ROWS + 1)
+        )
+        for row in found:
+            key, currency, values = row[: len(by)], row[len(by)], row[len(by) + 1 :]
+            yield tuple(key), currency, [int(value) for value in values]
 
     def percentiles(
-        self, column: ColumnElement[Any], percents: tuple[int, ...]
-    ) -> Iterator[tuple[tuple[Any, ...], int, Any]]:
+        self, by: tuple[Dimension, ...], column: ColumnElement[Any], percents: tuple[int, ...]
+    ) -> Iterator[tuple[Key, int, Any]]:
         """Nearest-rank: of n values in order, the one at ceil(percent / 100 * n)."""
-        rows, keys = self._rows(column.label("value"), condition=column.is_not(None))
+        rows, keys = self._rows(by, column.label("value"), condition=column.is_not(None))
         groups = keys or None
         ranked = select(
             *keys,
@@ -127,54 +133,42 @@ class Facts:
             func.row_number().over(partition_by=groups, order_by=rows.c.value).label("rank"),
             func.count().over(partition_by=groups).label("count"),
         ).subquery()
+        wanted = [ranked.c.rank == _rank(ranked.c.count, percent) for percent in percents]
         names = [ranked.c[key.name] for key in keys]
-        for percent in percents:
-            rank = (ranked.c.count * percent + 99) // 100
-            for *key, value in self._connection.execute(
-                select(*names, ranked.c.value).where(ranked.c.rank == rank)
-            ):
-                yield tuple(key), percent, value
-
-    def _sum(self) -> dict[tuple[Any, ...], list[int]]:
-        repeats = _repeats(self._query)
-        rows, keys = self._rows(
-            _one_if(_REQUEST).label("request"),
-            _one_if(and_(_REQUEST, repeats.c.id.is_not(None))).label("repeat"),
-            _one_if(and_(_REQUEST, ledger.c.outcome == "failed")).label("failed"),
-            _one_if(_UNPRICED).label("unpriced"),
-            *(column.label(name) for name, column in _TOKENS_OF.items()),
-            repeats=repeats,
-        )
-        counts = [rows.c.request, rows.c.repeat, rows.c.failed, rows.c.unpriced]
-        sums = [func.coalesce(func.sum(column), 0) for column in counts]
-        sums += [func.coalesce(func.sum(rows.c[name]), 0) for name in SUMS]
         found = self._connection.execute(
-            select(*keys, *sums).group_by(*keys).limit(REPORT_ROWS + 1)
+            select(*names, ranked.c.rank, ranked.c.count, ranked.c.value).where(or_(*wanted))
         )
-        count = len(keys)
-        return {tuple(row[:count]): [int(value) for value in row[count:]] for row in found}
+        for *key, rank, count, value in found:
+            for percent in percents:
+                if rank == _rank(count, percent):
+                    yield tuple(key), percent, value
 
     def _rows(
         self,
+        by: tuple[Dimension, ...],
         *columns: ColumnElement[Any],
         condition: ColumnElement[bool] | None = None,
-        repeats: Subquery | None = None,
     ) -> tuple[Subquery, list[ColumnElement[Any]]]:
-        chosen = select(*self._keys, *columns).where(self._scope)
+        """What is summed up, as a subquery: PostgreSQL takes two equal expressions with parameters
+        for different ones, so they are named here and grouped by name."""
+        keys = [self._period.expression(name).label(f"key{i}") for i, name in enumerate(by)]
+        chosen = select(*keys, *columns).where(self._scope)
         if condition is not None:
             chosen = chosen.where(condition)
-        if repeats is not None:
-            chosen = chosen.select_from(ledger.outerjoin(repeats, repeats.c.id == ledger.c.id))
         rows = chosen.subquery()
-        return rows, [rows.c[key.name] for key in self._keys]
+        return rows, [rows.c[key.name] for key in keys]
+
+
+def _rank(count: Any, percent: int) -> Any:
+    return (count * percent + 99) // 100
 
 
 def _one_if(condition: ColumnElement[bool]) -> ColumnElement[int]:
     return case((condition, 1), else_=0)
 
 
-def _repeats(query: Query) -> Subquery:
-    """Requests that say again what the one before them said.
+def _repeats(query: Query) -> Select[tuple[int]]:
+    """Ids of requests that say again what the one before them said.
 
     The one before: of the same client, session and body. It came at most ten minutes earlier and
     did not succeed, or at most two seconds earlier, whatever came of it. It need not be among the
@@ -206,4 +200,4 @@ def _repeats(query: Query) -> Subquery:
         chain.c.gap_ms <= DOUBLE_MS,
         and_(chain.c.gap_ms <= REPEAT_MS, chain.c.outcome_before != "succeeded"),
     )
-    return select(chain.c.id).where(is_repeat).subquery()
+    return select(chain.c.id).where(is_repeat)

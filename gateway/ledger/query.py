@@ -56,11 +56,21 @@ def scope(query: Query) -> ColumnElement[bool]:
     return and_(*conditions)
 
 
+def dimensions_of(text: str) -> tuple[Dimension, ...]:
+    """The dimensions named in a text, with commas between them.
+
+    Raises: ReportFault for a name that is none.
+    """
+    known = {str(name): name for name in DIMENSIONS}
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise ReportFault(f"{name!r} is no dimension; there are {', '.join(DIMENSIONS)}")
+    return tuple(known[name] for name in names)
+
+
 def check(query: Query) -> None:
     """Raises: ReportFault when the query makes no sense."""
-    unknown = [name for name in (*query.by, *query.only) if name not in DIMENSIONS]
-    if unknown:
-        raise ReportFault(f"{unknown[0]!r} is no dimension; there are {', '.join(DIMENSIONS)}")
     if len(set(query.by)) < len(query.by):
         raise ReportFault("a dimension is named twice")
     if {"day", "hour"} <= set(query.by):

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from decimal import Decimal
 from itertools import islice, product
-from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
-from gateway.ledger.facts import REPORT_ROWS, SUMS, Facts, Period
+from gateway.ledger.facts import REPORT_ROWS, SUMS, Facts, Key, Period
 from gateway.ledger.period import DAY_MS, HOUR_MS, day_label, hour_label
 from gateway.ledger.query import Dimension, Query, ReportFault, check
 from gateway.store.tables import ledger
 
 HOURLY_DAYS = 31  # the longest period by the hour
+HOURLY_MS = HOURLY_DAYS * DAY_MS + HOUR_MS  # of 31 local days, one may have had 25 hours
 
 
 @dataclass(slots=True)
@@ -44,6 +44,13 @@ class Line:
     ttft_p95_ms: int | None = None
     decode_tps_p50: float | None = None
 
+    def add(self, other: "Line") -> None:
+        """Adds the sums of another line. Amounts of different currencies stay apart."""
+        for name in ("requests", "intents", "failed", "unpriced", *SUMS):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for currency, amount in other.cost.items():
+            self.cost[currency] = self.cost.get(currency, Decimal(0)) + amount
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -62,44 +69,59 @@ def report(engine: Engine, query: Query) -> Report:
     check(query)
     with engine.connect() as connection:
         period = Period.of(connection, query)
-        lines = _lines(connection, query, period, query.by)
-        (total,) = _lines(connection, query, period, ())
-    return Report(query, tuple(lines), total)
+        if "hour" in query.by and period.until_ms - period.since_ms > HOURLY_MS:
+            raise ReportFault(f"by the hour, a report covers {HOURLY_DAYS} days at most")
+        facts = Facts(connection, query, period)
+        lines = _lines(facts, query, period)
+        total = Line(())
+        for line in lines.values():
+            total.add(line)
+        _add_percentiles({(): total}, facts, ())
+        if query.by:
+            _add_percentiles(lines, facts, query.by)
+        else:
+            lines = {(): total}
+    for key, line in lines.items():
+        line.key = _labelled(key, query.by, query.zone)
+    in_order = sorted(lines, key=lambda key: [(part is None, part or 0) for part in key])
+    return Report(query, tuple(lines[key] for key in in_order), total)
 
 
-def _lines(
-    connection: Connection, query: Query, period: Period, by: tuple[Dimension, ...]
-) -> list[Line]:
-    # One hour more: of 31 local days, one may have had 25 hours.
-    if "hour" in by and period.until_ms - period.since_ms > HOURLY_DAYS * DAY_MS + HOUR_MS:
-        raise ReportFault(f"by the hour, a report covers {HOURLY_DAYS} days at most")
-    facts = Facts(connection, query, period, by)
-    lines = {key: Line(key) for key in _dense(list(facts.sums), by, period)}
-    for key, sums in facts.sums.items():
-        line = lines[key]
-        line.requests, repeats, line.failed, line.unpriced = sums[:4]
-        line.intents = line.requests - repeats
-        for name, value in zip(SUMS, sums[4:], strict=True):
-            setattr(line, name, value)
-    for key, currency, micros in facts.costs():
-        lines[key].cost[currency] = Decimal(micros).scaleb(-6)
-    for key, percent, value in facts.percentiles(ledger.c.ttft_ms, (50, 95)):
-        setattr(lines[key], f"ttft_p{percent}_ms", value)
-    for key, _, value in facts.percentiles(ledger.c.decode_tps, (50,)):
+def _lines(facts: Facts, query: Query, period: Period) -> dict[Key, Line]:
+    found = list(facts.sums(query.by))
+    keys = _dense({key for key, _, _ in found}, query.by, period)
+    lines = {key: Line(key) for key in keys}
+    for key, currency, (requests, repeats, failed, unpriced, *tokens, micros) in found:
+        cost = {currency: Decimal(micros).scaleb(-6)} if currency else {}
+        lines[key].add(
+            Line(
+                key,
+                requests=requests,
+                intents=requests - repeats,
+                failed=failed,
+                unpriced=unpriced,
+                cost=cost,
+                **dict(zip(SUMS, tokens, strict=True)),
+            )
+        )
+    return lines
+
+
+def _add_percentiles(lines: dict[Key, Line], facts: Facts, by: tuple[Dimension, ...]) -> None:
+    for key, percent, value in facts.percentiles(by, ledger.c.ttft_ms, (50, 95)):
+        if percent == 50:
+            lines[key].ttft_p50_ms = value
+        else:
+            lines[key].ttft_p95_ms = value
+    for key, _, value in facts.percentiles(by, ledger.c.decode_tps, (50,)):
         lines[key].decode_tps_p50 = value
-    ordered = sorted(lines.values(), key=lambda line: _order(line.key))
-    for line in ordered:
-        line.key = _labelled(line.key, by, query.zone)
-    return ordered
 
 
-def _dense(
-    found: list[tuple[Any, ...]], by: tuple[Dimension, ...], period: Period
-) -> list[tuple[Any, ...]]:
+def _dense(found: set[Key], by: tuple[Dimension, ...], period: Period) -> list[Key]:
     """Every key of the report: with a day or an hour among them, those without rows as well."""
     place = next((i for i, name in enumerate(by) if name in ("day", "hour")), None)
     if place is None:
-        keys = found
+        keys = list(found) if by else [()]
     else:
         buckets = list(period.buckets(by[place]))
         others = {(key[:place], key[place + 1 :]) for key in found}
@@ -116,13 +138,7 @@ def _dense(
     return keys
 
 
-def _order(key: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:
-    return tuple((value is None, value if value is not None else 0) for value in key)
-
-
-def _labelled(
-    key: tuple[Any, ...], by: tuple[Dimension, ...], zone: tzinfo | None
-) -> tuple[str | None, ...]:
+def _labelled(key: Key, by: tuple[Dimension, ...], zone: tzinfo | None) -> tuple[str | None, ...]:
     labels: list[str | None] = []
     for name, value in zip(by, key, strict=True):
         if name == "day":

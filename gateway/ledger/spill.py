@@ -40,8 +40,9 @@ def decode(line: bytes) -> dict[str, Any] | None:
 class SpillFile:
     """The file. `size_bytes`: up to here every line is whole. One process at a time holds it."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, most_bytes: int = SPILL_BYTES) -> None:
         self.path = path
+        self.most_bytes = most_bytes
         self._descriptor = descriptor
         self.row_count = 0
         self.torn_count = 0
@@ -49,7 +50,7 @@ class SpillFile:
         self._recover()
 
     @classmethod
-    def claim(cls, folder: Path) -> "SpillFile":
+    def claim(cls, folder: Path, most_bytes: int = SPILL_BYTES) -> "SpillFile":
         """Takes the first file of this folder that no living process holds.
 
         What dead processes left in the others is moved into it.
@@ -66,7 +67,7 @@ class SpillFile:
             if descriptor is None:
                 continue
             if claimed is None:
-                claimed = cls(folder / name, descriptor)
+                claimed = cls(folder / name, descriptor, most_bytes)
             else:
                 claimed._adopt(cls(folder / name, descriptor))
         if claimed is None:
@@ -123,7 +124,7 @@ class SpillFile:
             os.ftruncate(self._descriptor, self.size_bytes)
 
     def _adopt(self, other: "SpillFile") -> None:
-        if self.size_bytes + other.size_bytes <= SPILL_BYTES:
+        if self.size_bytes + other.size_bytes <= self.most_bytes:
             offset = 0
             while lines := other.read(offset):
                 self.append(b"".join(lines))
@@ -149,11 +150,10 @@ class Spill:
     it is held. Nobody but `flush` waits for the disk.
     """
 
-    def __init__(self, file: SpillFile, lock: Lock, *, most_bytes: int = SPILL_BYTES) -> None:
+    def __init__(self, file: SpillFile, lock: Lock) -> None:
         self._file = file
         self._lock = lock
         self._disk = Lock()  # one thread at a time moves lines into or out of the file
-        self._most_bytes = most_bytes
         self._arrived: deque[bytes] = deque()
         self._arrived_bytes = 0
         self._taken_bytes = 0  # of the file: written to the database already
@@ -170,7 +170,7 @@ class Spill:
         The caller holds the lock.
         """
         size_bytes = self._file.size_bytes + self._arrived_bytes + len(line)
-        if size_bytes > self._most_bytes or len(line) > LINE_BYTES:
+        if size_bytes > self._file.most_bytes or len(line) > LINE_BYTES:
             return False
         self._arrived.append(line)
         self._arrived_bytes += len(line)

@@ -92,11 +92,10 @@ def shown_key(exchange: Exchange) -> bytes | None:
     for name in _KEY_HEADERS:
         if value := exchange.header(name):
             return value.strip()
-    query = exchange.scope["query_string"]
+    query: bytes = exchange.scope["query_string"]
     if b"key=" in query:
-        for name, text in parse_qsl(query.decode("latin-1")):
-            if name == "key":
-                return text.encode("latin-1", "replace")
+        shown = dict(parse_qsl(query.decode("latin-1"))).get("key")
+        return shown.encode("latin-1", "replace") if shown else None
     return None
 
 
@@ -106,12 +105,9 @@ def not_found(path: str) -> ApiError:
 
 
 def _bearer(exchange: Exchange) -> bytes | None:
-    value = exchange.header(b"authorization")
-    if value is None:
-        return None
-    scheme, _, token = value.partition(b" ")
-    found = bytes(token.strip())
-    return found if scheme.lower() == b"bearer" and found else None
+    scheme, _, token = (exchange.header(b"authorization") or b"").partition(b" ")
+    token = token.strip()
+    return token if scheme.lower() == b"bearer" and token else None
 
 
 def _is_local(exchange: Exchange) -> bool:

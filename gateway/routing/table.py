@@ -13,6 +13,7 @@ from proto.limits import KNOWN_NAMES_LISTED
 
 _OPENAI: tuple[Surface, ...] = ("chat", "completions", "responses", "embeddings")
 _LOCAL: tuple[Surface, ...] = ("chat", "completions", "embeddings")
+_ENGINE: tuple[Surface, ...] = ("chat", "completions")
 _ANTHROPIC: tuple[Surface, ...] = ("messages", "count_tokens")
 
 
@@ -94,7 +95,7 @@ class RoutingTable:
     def speaks(self, target: Target) -> tuple[Surface, ...]:
         """The surfaces on which a target answers."""
         if target.backend is None:
-            return ("chat",)
+            return _ENGINE
         return spoken_by(self._backends[target.backend])
 
     def names(self) -> Iterable[str]:

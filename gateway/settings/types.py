@@ -59,7 +59,6 @@ class BackendSettings:
     keys: tuple[BackendKey, ...] = ()
     models: Literal["auto"] | tuple[str, ...] = "auto"
     prefix: str | None = None
-    stream_usage: Literal["client", "inject"] = "client"
     tokens_per_delta: Literal["one", "unknown"] = "unknown"
     connect_s: float = 5.0
     first_event_s: float = 300.0

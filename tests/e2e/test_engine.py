@@ -93,6 +93,19 @@ def test_openai_sdk_streamed_equals_whole(client: openai.OpenAI, server: Server)
     assert usages[0].completion_tokens == whole["usage"]["completion_tokens"]
 
 
+def test_a_raw_completion_goes_on_where_the_prompt_ends(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {
+        "model": "TandemLLM", "prompt": "The capital of France is", "temperature": 0,
+        "max_tokens": 4,
+    }  # fmt: skip
+    whole = client.completions.create(**fields).choices[0].text
+    assert whole.startswith(" Paris")
+    assert (
+        "".join(c.choices[0].text for c in client.completions.create(**fields, stream=True))
+        == whole
+    )
+
+
 def test_models_are_listed_and_served(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["TandemLLM"]
     assert client.models.retrieve("TandemLLM").owned_by == "tandem"
@@ -121,7 +134,8 @@ def test_stop_strings_and_limits_end_the_answer(server: Server) -> None:
         ({"temperature": 3}, "temperature"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"messages": [{"role": "user", "content": [
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}]}, "messages"),
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}]},
+         "messages"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_served_is_a_400_that_names_the_field(

@@ -19,7 +19,7 @@ class MemoryBooks:
         self.opened.append(entry.request_id)
 
     def close(self, entry: Entry) -> None:
-        self.rows.append(row_from(entry.values()))
+        self.rows.append(row_from(entry.columns()))
 
     def counts(self) -> Counts:
         return Counts(made=len(self.rows), written=len(self.rows))

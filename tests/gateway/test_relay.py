@@ -69,7 +69,8 @@ async def test_request_body_goes_up_unchanged_and_credentials_do_not(tmp_path: P
     sent = {
         "authorization": "Bearer client-secret", "x-api-key": "client-secret",
         "cookie": "client-secret", "x-goog-api-key": "client-secret",
-        "openai-organization": "client-secret", "x-tandem-profile": "p", "x-forwarded-for": "1.2.3.4",
+        "openai-organization": "client-secret", "x-tandem-profile": "p",
+        "x-forwarded-for": "1.2.3.4",
         "anthropic-beta": "some-flag", "content-type": "application/json",
         "connection": "keep-alive, x-named", "x-named": "hop",
     }  # fmt: skip
@@ -390,7 +391,7 @@ async def test_slow_client_slows_its_backend(tmp_path: Path) -> None:
         Counting(answers(sse(*[piece] * 400, *STREAM[2:]))) as up,
         running_gateway(tmp_path, backends={"b": backend(up.url)}) as gateway,
     ):
-        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
+        _, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1024)
         body = json.dumps({**CHAT, "stream": True}).encode()
         writer.write(
             b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b"

@@ -360,4 +360,4 @@ def test_readers_take_any_json_without_a_fault(tmp_path: Path) -> None:
             "usageMetadata", "model", "output", "finish_reason", "object", "status")  # fmt: skip
     for surface in ("chat", "responses", "messages", "gemini", "embeddings", "count_tokens"):
         for value in odd:
-            reader_of(surface)(Reading(), {key: value for key in keys})  # type: ignore[arg-type]
+            reader_of(surface)(Reading(), dict.fromkeys(keys, value))  # type: ignore[arg-type]

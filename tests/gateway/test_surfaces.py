@@ -14,9 +14,11 @@ from gateway.exchange import decoded_body
 from gateway.surfaces.chat.fields import FIELDS, OFF_VALUES
 from gateway.surfaces.chat.parse import parse_chat
 from gateway.surfaces.chat.render import ChatRenderer
+from gateway.surfaces.completions.parse import parse_completion
+from gateway.surfaces.completions.render import CompletionRenderer
 from gateway.surfaces.envelope import model_of, read_envelope, with_value
 from gateway.surfaces.sse import RecordTooLarge, SseEvent, SseParser
-from proto.chat import ImagePart, TextPart, ToolCall
+from proto.chat import ImagePart, ToolCall
 from proto.events import Event, Finished, TextDelta, Timings, Usage
 
 JSON = st.recursive(
@@ -288,3 +290,42 @@ def test_streamed_and_whole_are_the_same_answer(pieces: list[str]) -> None:
     whole = json.loads(renderer(None).whole(events, FINISHED))
     assert whole["choices"][0]["message"]["content"] == text
     assert whole["usage"] == streamed[-1]["usage"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": None}, "prompt"), ({"prompt": ["a"]}, "prompt"), ({"prompt": ""}, "prompt"),
+        ({"echo": True}, "echo"), ({"best_of": 2}, "best_of"), ({"logprobs": 1}, "logprobs"),
+        ({"suffix": "x"}, "suffix"), ({"n": 2}, "n"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_refused_values_of_completions_name_their_field(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as fault:
+        parse_completion({"model": "m", "prompt": "x", **fields})
+    assert (fault.value.status, fault.value.param) == (400, param)
+
+
+def test_a_completion_has_its_own_default_limit() -> None:
+    assert parse_completion({"model": "m", "prompt": "x"}).params.max_tokens == 128
+    assert parse_completion({"model": "m", "prompt": "x", "max_tokens": 5}).params.max_tokens == 5
+
+
+@pytest.mark.parametrize("include_usage", [None, True, False])
+def test_completions_streamed_and_whole_are_the_same_answer(include_usage: bool | None) -> None:
+    def renderer() -> CompletionRenderer:
+        return CompletionRenderer(
+            answer_id="cmpl-1", model="m", created=1, include_usage=include_usage
+        )
+
+    events: list[Event] = [TextDelta("a"), TextDelta("é")]
+    writer = renderer()
+    parsed = SseParser().feed(b"".join(writer.chunk(event) for event in [*events, FINISHED]))
+    assert parsed.pop().data == b"[DONE]"
+    streamed = [json.loads(event.data) for event in parsed]
+    whole = json.loads(renderer().whole(events, FINISHED))
+    text = "".join(choice["text"] for chunk in streamed for choice in chunk["choices"])
+    assert whole["choices"][0]["text"] == text == "aé"
+    assert whole["object"] == "text_completion"
+    assert len([chunk for chunk in streamed if "usage" in chunk]) == (include_usage is not False)

@@ -19,7 +19,15 @@ def events_logged() -> dict[str, str]:
     found: dict[str, str] = {}
     for package in ("gateway", "conductor", "worker"):
         for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            tree = ast.parse(path.read_text())
+            constants = {
+                node.targets[0].id: node.value.value
+                for node in tree.body
+                if isinstance(node, ast.Assign)
+                and isinstance(node.targets[0], ast.Name)
+                and isinstance(node.value, ast.Constant)
+            }
+            for node in ast.walk(tree):
                 if (
                     isinstance(node, ast.Call)
                     and isinstance(node.func, ast.Attribute)
@@ -27,9 +35,12 @@ def events_logged() -> dict[str, str]:
                     and "log" in ast.unparse(node.func.value)
                     and node.args
                 ):
+                    event = node.args[0]
+                    name = constants.get(event.id) if isinstance(event, ast.Name) else None
+                    name = event.value if isinstance(event, ast.Constant) else name
                     where = f"{path.relative_to(ROOT)}:{node.lineno}"
-                    assert isinstance(node.args[0], ast.Constant), f"{where}: not a constant"
-                    found[node.args[0].value] = where
+                    assert isinstance(name, str), f"{where}: the event is not a constant"
+                    found[name] = where
     return found
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+# Before torch is loaded: threads that spin would make the suite crawl beside other work.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 pytest.importorskip("torch")
 
 MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

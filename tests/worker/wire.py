@@ -7,13 +7,14 @@ import msgpack
 import zmq
 
 from proto.codec import decode, encode
-from proto.messages import FromWorker, LinkMessage
+from proto.messages import Beat, FromWorker, Hello, LinkMessage
 
+BEAT_MS = 1000
 PATIENCE_S = 60.0  # a worker that says nothing for so long has failed
 
 
 class Gateway:
-    """One connection. Beats are set aside, since they come whenever they like."""
+    """One connection, which beats while it waits. Beats it hears are set aside."""
 
     def __init__(self, endpoint: str, identity: bytes = b"gw:1") -> None:
         self._context = zmq.Context()
@@ -22,6 +23,7 @@ class Gateway:
         self._socket.set(zmq.LINGER, 0)
         self._socket.connect(endpoint)
         self.beats = 0
+        self._is_known = False
 
     def __enter__(self) -> "Gateway":
         return self
@@ -38,6 +40,7 @@ class Gateway:
     def say(self, *messages: LinkMessage) -> None:
         """Sends messages."""
         for message in messages:
+            self._is_known |= isinstance(message, Hello)
             self._socket.send(encode(message))
 
     def say_bytes(self, *frames: bytes) -> None:
@@ -69,7 +72,9 @@ class Gateway:
         return heard
 
     def _next(self, deadline: float) -> bytes:
-        left_s = deadline - time.monotonic()
-        if left_s <= 0 or not self._socket.poll(int(left_s * 1000) + 1):
-            raise AssertionError("the worker said nothing")
-        return self._socket.recv()
+        while time.monotonic() < deadline:
+            if self._socket.poll(BEAT_MS):
+                return self._socket.recv()
+            if self._is_known:
+                self._socket.send(encode(Beat("up")))
+        raise AssertionError("the worker said nothing")

@@ -21,7 +21,6 @@ from proto.events import (
     Waiting,
 )
 
-HEARTBEAT = b"\n\n"  # a blank line: every client takes it
 DONE = b"data: [DONE]\n\n"
 
 

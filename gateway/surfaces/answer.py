@@ -1,31 +1,67 @@
-"""Writes a run's events to a chat client, streamed or whole. Knows no worker and no ledger."""
+"""Writes a run's events to the client in its surface's form. Knows no worker and no ledger.
 
-from collections.abc import AsyncIterator, Callable
+A surface that our own engine answers on has one line in `MANAGED`: how it is parsed and rendered.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 from secrets import token_hex
+from typing import Any, Protocol
 
 from gateway.backends.engine import EngineLost, Silence
 from gateway.errors import ApiError, stream_error_end
 from gateway.exchange import Exchange
 from gateway.relay.forward import header_text
 from gateway.routing.table import Target
-from gateway.surfaces.chat.parse import ChatRequest
-from gateway.surfaces.chat.render import HEARTBEAT, ChatRenderer
+from gateway.settings.types import Surface
+from gateway.surfaces.chat.parse import parse_chat
+from gateway.surfaces.chat.render import ChatRenderer
+from gateway.surfaces.completions.parse import parse_completion
+from gateway.surfaces.completions.render import CompletionRenderer
+from gateway.surfaces.params import ManagedRequest
 from proto.events import Event, Failed, Finished, Reading, Waiting
 
 HEARTBEAT_S = 15.0  # of silence on an open stream
+HEARTBEAT = b"\n\n"  # a blank line: every client takes it
 
 
-class ChatAnswer:
-    """The answer to one chat request. `created`: epoch seconds."""
+class Renderer(Protocol):
+    """Turns events into one surface's bytes."""
+
+    def chunk(self, event: Event) -> bytes:
+        """The bytes of one event in a stream; b"" for what the surface does not show."""
+
+    def whole(self, events: Iterable[Event], finished: Finished) -> bytes:
+        """The JSON body of an answer that is not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedSurface:
+    """How a surface is parsed and rendered when our own engine answers."""
+
+    parse: Callable[[dict[str, Any]], ManagedRequest]
+    renderer: Callable[..., Renderer]
+    id_prefix: str
+
+
+MANAGED: dict[Surface, ManagedSurface] = {
+    "chat": ManagedSurface(parse_chat, ChatRenderer, "chatcmpl-"),
+    "completions": ManagedSurface(parse_completion, CompletionRenderer, "cmpl-"),
+}
+
+
+class Answer:
+    """The answer to one request that our own engine serves. `created`: epoch seconds."""
 
     def __init__(
-        self, exchange: Exchange, request: ChatRequest, target: Target, *, created: int
+        self, exchange: Exchange, request: ManagedRequest, target: Target, *, created: int
     ) -> None:
+        surface = MANAGED[exchange.surface]
         self._exchange = exchange
         self._is_stream = request.is_stream
         self._routed_via = header_text(target.routed_via)
-        self._renderer = ChatRenderer(
-            answer_id=f"chatcmpl-{token_hex(12)}",
+        self._renderer = surface.renderer(
+            answer_id=f"{surface.id_prefix}{token_hex(12)}",
             model=request.call.model,
             created=created,
             include_usage=request.include_usage,

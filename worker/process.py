@@ -1,0 +1,259 @@
+"""The worker's process: builds everything once, runs the loop, ends. Knows no policy.
+
+The only place where the engine's parts are put together.
+"""
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+import torch
+
+from proto.codec import VERSION, from_wire
+from proto.faults import CodecFault
+from proto.limits import LINK_LEASE_S, PREPARING
+from proto.messages import Caps, Ready
+from proto.worker_settings import Launch
+from worker.admission import Queue
+from worker.engine import Engine, EngineFacts, build_engine
+from worker.faults import StartFault
+from worker.link import Endpoint, Link
+from worker.loading.locate import Checkpoint, open_checkpoint
+from worker.loop import Loop
+from worker.mailbox import Board, Inbox, Outbox
+from worker.prepare import Preparer
+from worker.run import RunLimits
+from worker.settings import Machine, machine_of
+from worker.text.prompt import PromptWriter
+from worker.text.template import ChatTemplate
+from worker.text.tokenizer import TextTokenizer, tokenizer_from_gguf, tokenizer_from_json
+from worker.types import StartDrain, ThreadDied, ToLoop, ToPreparer
+
+log = structlog.get_logger()
+
+WORKER_STARTED = "worker.started"
+WORKER_STOPPED = "worker.stopped"
+THREAD_DIED = "thread.died"
+
+START_FAILED_STATUS = 2
+KV_BLOCK_TOKENS = 64  # of the prefix hashes that routers compare
+NEAR_TIE_ULPS = 2
+
+
+def run(arguments: list[str]) -> int:
+    """Runs a worker; returns the process's exit status."""
+    parser = argparse.ArgumentParser(prog="python -m worker")
+    parser.add_argument("--launch", required=True, help="proto.worker_settings.Launch as JSON")
+    parser.add_argument("--exit-with-parent", action="store_true")
+    options = parser.parse_args(arguments)
+    configure_logging()
+    if options.exit_with_parent:
+        threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
+    try:
+        worker = Worker(_read_launch(options.launch))
+    except StartFault as fault:
+        print(fault, file=sys.stderr)
+        return START_FAILED_STATUS
+    return worker.serve()
+
+
+def configure_logging() -> None:
+    """One JSON object a line on stderr, times in UTC."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+class Worker:
+    """All parts of a worker, put together. Raises: StartFault; then nothing is bound."""
+
+    def __init__(self, launch: Launch) -> None:
+        began = time.monotonic()
+        # First the lock: a second worker on the same address fails before it loads anything.
+        endpoint = Endpoint(launch.endpoint)
+        machine = machine_of(launch, has_cuda=torch.cuda.is_available())
+        torch.set_num_threads(machine.threads)
+        checkpoint = open_checkpoint(Path(launch.model_path))
+        tokenizer = _tokenizer_of(checkpoint)
+        template = _template_of(checkpoint)
+        end_ids = checkpoint.end_ids or tokenizer.ids_of(checkpoint.config.family.end_tokens)
+        if not end_ids:
+            raise StartFault("The model's files do not say which token ends an answer.")
+        engine = build_engine(
+            launch,
+            machine,
+            checkpoint,
+            masked_ids=_masked_ids(tokenizer, checkpoint.config.vocab_size),
+            end_ids=end_ids,
+        )
+        engine.check()
+        self._endpoint = endpoint
+        self._to_preparer: Inbox[ToPreparer] = Inbox(PREPARING)
+        self._to_loop: Inbox[ToLoop] = Inbox()
+        self._outbox = Outbox()
+        self._board = Board(time.monotonic())
+        self._loop = self._build_loop(launch, machine, engine, tokenizer)
+        self._preparer = Preparer(
+            PromptWriter(tokenizer, template),
+            engine.facts.defaults,
+            max_len=engine.facts.max_len,
+            inbox=self._to_preparer,
+            loop=self._to_loop,
+            outbox=self._outbox,
+        )
+        ready = _ready(launch, engine, checkpoint, tokenizer, template)
+        self._link = Link(
+            endpoint,
+            ready,
+            preparer=self._to_preparer,
+            loop=self._to_loop,
+            outbox=self._outbox,
+            board=self._board,
+            clock=time.monotonic,
+        )
+        log.info(
+            WORKER_STARTED,
+            model=launch.model_name,
+            endpoint=launch.endpoint,
+            layout=ready.layout,
+            device=ready.device,
+            threads=machine.threads,
+            max_len=ready.max_len,
+            row_invariant=ready.row_invariant,
+            start_ms=round((time.monotonic() - began) * 1000),
+        )
+
+    def _build_loop(
+        self, launch: Launch, machine: Machine, engine: Engine, tokenizer: TextTokenizer
+    ) -> Loop:
+        settings, facts = launch.settings, engine.facts
+        return Loop(
+            engine,
+            end_ids=facts.end_ids,
+            token_bytes=tokenizer.token_bytes,
+            tokenizer_hash=tokenizer.hash,
+            limits=RunLimits(facts.max_len, settings.default_max_tokens, settings.wall_clock_s),
+            queue=Queue(settings.queue.size, settings.queue.timeout_s),
+            lanes=machine.lanes,
+            drain_s=launch.drain_s,
+            inbox=self._to_loop,
+            outbox=self._outbox,
+            board=self._board,
+            clock=time.monotonic,
+        )
+
+    def serve(self) -> int:
+        """Serves until SIGTERM or SIGINT and the end of the drain; returns the exit status."""
+        stop_preparer, stop_link = threading.Event(), threading.Event()
+        preparer = self._start("preparer", lambda: self._preparer.run(stop_preparer))
+        link = self._start("link", lambda: self._link.run(stop_link))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._to_loop.put(StartDrain()))
+        self._loop.run()
+        stop_preparer.set()
+        stop_link.set()
+        link.join()
+        preparer.join()
+        self._endpoint.release()
+        log.info(WORKER_STOPPED)
+        return 0
+
+    def _start(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work()
+            except Exception as fault:
+                log.exception(THREAD_DIED, thread=name)
+                self._to_loop.put(ThreadDied(name, type(fault).__name__))
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        return thread
+
+
+def _read_launch(text: str) -> Launch:
+    try:
+        return from_wire(Launch, json.loads(text))
+    except (ValueError, CodecFault) as fault:
+        raise StartFault(f"--launch cannot be read: {fault}.") from fault
+
+
+def _tokenizer_of(checkpoint: Checkpoint) -> TextTokenizer:
+    text = checkpoint.text
+    if text.tokenizer_json is not None:
+        return tokenizer_from_json(text.tokenizer_json)
+    if text.gguf_keys is None:
+        raise StartFault("The model's folder holds no tokenizer.json.")
+    return tokenizer_from_gguf(text.gguf_keys)
+
+
+def _template_of(checkpoint: Checkpoint) -> ChatTemplate | None:
+    text = checkpoint.text
+    if text.template is None:
+        return None
+    return ChatTemplate(text.template, text.special, datetime.now)
+
+
+def _masked_ids(tokenizer: TextTokenizer, width: int) -> tuple[int, ...]:
+    known = tokenizer.token_bytes
+    return tuple(i for i in range(width) if i >= len(known) or known[i] is None)
+
+
+def _ready(
+    launch: Launch,
+    engine: Engine,
+    checkpoint: Checkpoint,
+    tokenizer: TextTokenizer,
+    template: ChatTemplate | None,
+) -> Ready:
+    facts: EngineFacts = engine.facts
+    place = f"{platform.node()} {launch.endpoint}"
+    return Ready(
+        worker_id=hashlib.sha256(place.encode()).hexdigest()[:16],
+        incarnation=uuid.uuid4().hex,
+        proto=VERSION,
+        model=launch.model_name,
+        weights_hash=checkpoint.weights_hash,
+        tokenizer_hash=tokenizer.hash,
+        template_hash=template.hash if template else "",
+        block_size=KV_BLOCK_TOKENS,
+        hash_seed=0,
+        slots=facts.slots,
+        parallel=facts.lanes,
+        max_len=facts.max_len,
+        max_rows=1,
+        families=(facts.family,),
+        layout=facts.layout,
+        device=facts.device,
+        row_invariant=engine.is_row_invariant(),
+        near_tie_ulps=NEAR_TIE_ULPS,
+        lease_ms=int(LINK_LEASE_S * 1000),
+        caps=Caps(),
+    )
+
+
+def _exit_at_end_of_input() -> None:
+    # The parent holds the other end of our input; its end means the parent is gone.
+    while os.read(sys.stdin.fileno(), 4096):
+        continue
+    os._exit(0)
