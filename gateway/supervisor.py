@@ -41,7 +41,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None while there is none."""
+        """The process id of the worker, the last one when it has gone; None before the first."""
         return self._process.pid if self._process is not None else None
 
     async def run(self) -> None:
@@ -80,16 +80,16 @@ class Supervisor:
 
     async def _run_once(self) -> int:
         command = [*worker_command(self._launch), "--exit-with-parent"]
-        self._process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE
-        )
-        log.info("worker.spawned", pid=self._process.pid)
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        self._process = process
+        log.info("worker.spawned", pid=process.pid)
         try:
-            return await self._process.wait()
+            return await process.wait()
         finally:
-            if self._process.returncode is None and not self._is_stopping:
-                self._process.kill()
-            self._process = None if self._process.returncode is not None else self._process
+            if process.returncode is None and not self._is_stopping:
+                process.kill()
+            assert process.stdin is not None
+            process.stdin.close()
 
 
 def _how(status: int) -> str:

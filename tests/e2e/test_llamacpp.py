@@ -92,26 +92,27 @@ def server(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Iter
 
 def chat(text: str, **more: Any) -> tuple[str, dict[str, Any]]:
     body = {"model": "smol", "messages": [{"role": "user", "content": text}],
-            "max_tokens": 16, "temperature": 0, **more}  # fmt: skip
+            "max_tokens": 16, "temperature": 0, "cache_prompt": False, **more}  # fmt: skip
     return "/v1/chat/completions", body
 
 
 def completion(prompt: str, **more: Any) -> tuple[str, dict[str, Any]]:
     return "/v1/completions", {
-        "model": "smol", "prompt": prompt, "max_tokens": 16, "temperature": 0, **more,
+        "model": "smol", "prompt": prompt, "max_tokens": 16, "temperature": 0,
+        "cache_prompt": False, **more,
     }  # fmt: skip
 
 
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 REQUESTS = [
     chat("What is the capital of France?"),
-    chat("What is the capital of France?", stream=True),
+    chat("What is the capital of France?", **USAGE),
     chat("Wie heißt die Hauptstadt? 日本語 😀"),
     chat("Wie heißt die Hauptstadt? 日本語 😀", **USAGE),
     chat("Count to ten.", stop=["5"]),
     chat("Count to ten.", stop=["5"], **USAGE),
     chat("Say something.", temperature=0.8, seed=7, top_p=0.9),
-    chat("Say something.", temperature=0.8, seed=7, top_p=0.9, stream=True),
+    chat("Say something.", temperature=0.8, seed=7, top_p=0.9, **USAGE),
     chat("A list:", presence_penalty=0.5, frequency_penalty=0.5),
     chat("x " * 200, max_tokens=4),
     chat("Give me JSON.", response_format={"type": "json_object"}, max_tokens=24),
@@ -120,12 +121,12 @@ REQUESTS = [
                          {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"},
                          {"role": "user", "content": "again"}]),
     completion("The capital of France is"),
-    completion("The capital of France is", stream=True),
+    completion("The capital of France is", **USAGE),
     completion("Once upon a time", seed=3, temperature=0.7),
     completion("Once upon a time", seed=3, temperature=0.7, **USAGE),
     completion("def add(a, b):", stop=["\n\n"]),
     completion("1, 2, 3,", max_tokens=1),
-    completion("ünïcödé ✓", stream=True, max_tokens=8),
+    completion("ünïcödé ✓", max_tokens=8, **USAGE),
 ]  # fmt: skip
 
 

@@ -208,9 +208,8 @@ async def test_messages_are_relayed_with_the_backends_own_key(tmp_path: Path) ->
     from dataclasses import replace
 
     async with (
-        FakeBackend(lambda seen: sse(*stream)) as up, running_gateway(
-            tmp_path, backends={"a": replace(settings, base_url=up.url)}
-        ) as gateway,
+        FakeBackend(lambda seen: sse(*stream)) as up,
+        running_gateway(tmp_path, backends={"a": replace(settings, base_url=up.url)}) as gateway,
         httpx.AsyncClient(base_url=gateway.base) as client,
     ):
         got = await client.post(

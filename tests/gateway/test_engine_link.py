@@ -74,9 +74,10 @@ async def test_a_stream_is_written_as_it_comes(tmp_path: Path) -> None:
         await worker.write(run, "b", first=2)
         await worker.finish(run, 2)
 
-    async with engine(tmp_path, script) as (_, _, client), client.stream(
-        "POST", "/v1/chat/completions", json={**BODY, "stream": True}
-    ) as answer:
+    async with (
+        engine(tmp_path, script) as (_, _, client),
+        client.stream("POST", "/v1/chat/completions", json={**BODY, "stream": True}) as answer,
+    ):
         lines = answer.aiter_lines()
         first = json.loads((await anext(lines)).removeprefix("data: "))
         go_on.set()

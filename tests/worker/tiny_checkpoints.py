@@ -145,8 +145,13 @@ GGUF_SHAPE_KEYS = {
 }
 
 
-def write_gguf_twin(model: PreTrainedModel, path: Path) -> None:
-    """Writes transformers' model as the converters of llama.cpp would: names and row order."""
+def write_gguf_twin(
+    model: PreTrainedModel, path: Path, extra: dict[str, Any] | None = None
+) -> None:
+    """Writes transformers' model as the converters of llama.cpp would: names and row order.
+
+    `extra`: further tensors, by their GGUF names.
+    """
     config = model.config
     arch = config.model_type
     writer = gguf.GGUFWriter(path, arch)
@@ -165,6 +170,8 @@ def write_gguf_twin(model: PreTrainedModel, path: Path) -> None:
             )
         gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
         writer.add_tensor(gguf_name, weight.numpy())
+    for name, values in (extra or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -94,6 +94,8 @@ def closed(request_id: str | None = None, **columns: Any) -> Entry:
 def write(database: Database, rows: Sequence[Row]) -> None:
     """Puts rows into a database, past the writer."""
     migrate(database.writer)
+    if not rows:
+        return
     with database.writer.begin() as connection:
         Inserts(database.writer.dialect.name).write_rows(connection, rows)
 

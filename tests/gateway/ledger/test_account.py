@@ -43,9 +43,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.disk = WornDisk.claim(folder, SPILL_BYTES)
             return self.disk
 
-        return hand_driven(
-            self.database, self.folder, self.clock, queue=QUEUE, claim_spill=claim
-        )
+        return hand_driven(self.database, self.folder, self.clock, queue=QUEUE, claim_spill=claim)
 
     def _name(self) -> str:
         self.number += 1
@@ -114,7 +112,9 @@ class LedgerMachine(RuleBasedStateMachine):
                 break
         counts = self.books.counts()
         assert not counts.waiting
-        found = {name for name, end in outcomes(self.database).items() if end in ("succeeded", "aborted")}
+        found = {
+            name for name, end in outcomes(self.database).items() if end in ("succeeded", "aborted")
+        }
         assert found <= self.handed
         assert len(self.handed) - len(found) <= counts.dropped + self.lost
         self.books.stop(0)
@@ -124,7 +124,5 @@ class LedgerMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-LedgerMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None
-)
+LedgerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestAccount = LedgerMachine.TestCase

@@ -213,7 +213,13 @@ def test_what_is_billed_follows_from_the_kind(kind: str, billed: int) -> None:
 
 @pytest.mark.parametrize(
     ("cost", "micros"),
-    [("0.00123", 1230), ("0.0000005", 1), ("0.00000049", 0), ("1e-05", 10), (Decimal(2), 2_000_000)],
+    [
+        ("0.00123", 1230),
+        ("0.0000005", 1),
+        ("0.00000049", 0),
+        ("1e-05", 10),
+        (Decimal(2), 2_000_000),
+    ],
 )
 def test_a_stated_cost_is_taken_exactly(cost: str | Decimal, micros: int) -> None:
     entry = opened()
@@ -271,9 +277,7 @@ def test_integers_are_held_to_what_their_columns_hold() -> None:
         ("decode_tps", 3, 3.0),
     ],
 )
-def test_no_value_is_one_that_a_database_refuses(
-    column: str, value: object, kept: object
-) -> None:
+def test_no_value_is_one_that_a_database_refuses(column: str, value: object, kept: object) -> None:
     row = row_from({"ts_ms": 1, "request_id": "a", column: value})
     assert getattr(row, column) == kept
     assert type(getattr(row, column)) is type(kept)

@@ -211,9 +211,7 @@ def test_pricing_a_second_time_changes_nothing() -> None:
 
 def choice(*entries: PriceSettings, backend: str = "b", model: str = "m", at: str = "2026-07-31"):
     """The place of the entry that wins, in the order given; entries differ in their price."""
-    numbered = [
-        replace(entry, per_request=D(place)) for place, entry in enumerate(entries)
-    ]
+    numbered = [replace(entry, per_request=D(place)) for place, entry in enumerate(entries)]
     moment = datetime.fromisoformat(at).replace(tzinfo=UTC)
     found = PriceList(numbered).find(backend, model, round(moment.timestamp() * 1000))
     return None if found is None or found.request is None else found.request // 1_000_000

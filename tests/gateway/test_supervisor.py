@@ -1,0 +1,109 @@
+"""The supervisor: a worker that dies comes back, and none outlives its gateway."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway import supervisor
+from gateway.supervisor import Supervisor, worker_command
+from proto import codec
+from proto.worker_settings import Launch, WorkerSettings
+
+LAUNCH = Launch(WorkerSettings(), "TandemLLM", "/m", "ipc:///tmp/x", "/tmp")
+STEADY = "import sys; sys.stdin.read()"
+
+
+def use(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    monkeypatch.setattr(supervisor, "worker_command", lambda launch: [sys.executable, "-c", code])
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.01)
+
+
+async def wait_for_pid(sup: Supervisor, other_than: int | None = None) -> int:
+    async with asyncio.timeout(5):
+        while sup.pid is None or sup.pid == other_than:
+            await asyncio.sleep(0.005)
+    return sup.pid
+
+
+async def test_a_worker_that_was_killed_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, STEADY)
+    told: list[str] = []
+    sup = Supervisor(LAUNCH, told.append)
+    task = asyncio.create_task(sup.run())
+    first = await wait_for_pid(sup)
+    os.kill(first, signal.SIGKILL)
+    second = await wait_for_pid(sup, other_than=first)
+    await sup.stop(5)
+    await task
+    assert told == ["the worker was ended by SIGKILL"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(second, 0)
+
+
+async def test_a_worker_that_cannot_start_is_tried_again_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use(monkeypatch, "import sys; sys.exit(2)")
+    pauses: list[float] = []
+    real_sleep = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await real_sleep(0)
+        if len(pauses) == 2:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(supervisor.asyncio, "sleep", sleep)  # type: ignore[attr-defined]
+    with pytest.raises(asyncio.CancelledError):
+        await Supervisor(LAUNCH, lambda how: None).run()
+    assert pauses == [30.0, 30.0]
+
+
+async def test_pauses_grow_while_it_keeps_dying(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "import sys; sys.exit(1)")
+    pauses: list[float] = []
+    real_sleep = asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await real_sleep(0)
+        if len(pauses) == 4:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(supervisor.asyncio, "sleep", sleep)  # type: ignore[attr-defined]
+    with pytest.raises(asyncio.CancelledError):
+        await Supervisor(LAUNCH, lambda how: None).run()
+    assert pauses == [0.01, 0.02, 0.04, 0.08]
+
+
+async def test_a_worker_that_will_not_end_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mark = tmp_path / "up"
+    use(
+        monkeypatch,
+        "import signal, pathlib, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f"pathlib.Path({str(mark)!r}).touch(); time.sleep(60)",
+    )
+    sup = Supervisor(LAUNCH, lambda how: None)
+    task = asyncio.create_task(sup.run())
+    pid = await wait_for_pid(sup)
+    async with asyncio.timeout(5):
+        while not mark.exists():
+            await asyncio.sleep(0.01)
+    await sup.stop(0.05)
+    await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_the_command_line_carries_the_launch() -> None:
+    import json
+
+    command = worker_command(LAUNCH)
+    assert command[:4] == [sys.executable, "-m", "worker", "--launch"]
+    assert codec.from_wire(Launch, json.loads(command[4])) == LAUNCH

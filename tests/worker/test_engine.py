@@ -1,0 +1,162 @@
+"""The engine: chunks, rounds and slots over a real tiny model."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_checkpoints import write_tiny
+
+from proto.worker_settings import Launch, WorkerSettings
+from worker.engine import Engine, build_engine
+from worker.faults import StartFault
+from worker.kernels import product
+from worker.kernels.product import PackedProduct, PlainProduct, product_of
+from worker.loading.locate import open_checkpoint
+from worker.models.config import SamplingDefaults
+from worker.sampling.params import Sampling
+from worker.settings import Machine, machine_of, max_len_of
+
+SEEDED = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.0, seed=11)
+PROMPT = tuple(range(5, 95))
+
+
+def _launch(path: Path, **changes: object) -> Launch:
+    settings = replace(WorkerSettings(model=str(path), weights="fp32", threads=1), **changes)
+    return Launch(settings, "tiny", str(path), "ipc:///x", "/x")
+
+
+def _engine(path: Path, chunk: int = 32, **changes: object) -> Engine:
+    machine = Machine("cpu", threads=1, chunk=chunk)
+    checkpoint = open_checkpoint(path)
+    return build_engine(
+        _launch(path, **changes), machine, checkpoint, masked_ids=(511,), end_ids=(2,)
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("llama")
+    write_tiny("llama", path)
+    return path
+
+
+def _write(engine: Engine, prompt: tuple[int, ...], count: int) -> list[int]:
+    slot, plan = engine.open(prompt), engine.plan(prompt)
+    token = None
+    while token is None:
+        end = plan.chunk_end(slot.kv_len, len(prompt))
+        token = engine.read_chunk(slot, end, SEEDED, 1)
+    written = [token]
+    while len(written) < count:
+        written.append(engine.round(slot, SEEDED, len(written) + 1))
+        assert len(slot.ctx) == slot.kv_len + 1
+    engine.close(slot)
+    return written
+
+
+def test_seeded_text_does_not_depend_on_how_the_prompt_was_cut(folder: Path):
+    written = [_write(_engine(folder, chunk), PROMPT, 40) for chunk in (1, 7, 32, 256)]
+    assert written[0] == written[1] == written[2] == written[3]
+    assert len(set(written[0])) > 5
+
+
+def test_a_slot_that_served_before_writes_the_same(folder: Path):
+    engine = _engine(folder)
+    first = _write(engine, PROMPT, 20)
+    _write(engine, tuple(range(100, 300)), 20)
+    assert _write(engine, PROMPT, 20) == first
+
+
+def test_two_sequences_in_turn_write_what_each_writes_alone(folder: Path):
+    engine = _engine(folder, chunk=256)
+    prompts = (PROMPT, tuple(range(200, 240)))
+    alone = [_write(engine, prompt, 10) for prompt in prompts]
+    slots = [engine.open(prompt) for prompt in prompts]
+    assert engine.free_slots == 0
+    both = [[engine.read_chunk(s, len(s.ctx), SEEDED, 1)] for s in slots]
+    for number in range(2, 11):
+        for slot, written in zip(slots, both, strict=True):
+            written.append(engine.round(slot, SEEDED, number))
+    assert both == alone
+
+
+def test_the_cache_grows_by_chunks(folder: Path):
+    engine = _engine(folder, chunk=32)
+    slot = engine.open(PROMPT)
+    assert slot.kv.capacity == 32
+    engine.read_chunk(slot, 32, SEEDED, 1)
+    engine.read_chunk(slot, 64, SEEDED, 1)
+    assert slot.kv.capacity == 64
+    assert engine.kv_bytes_free == 1 * 512 * 4 * 2 * 2 * 16 * 4
+
+
+@pytest.mark.parametrize("weights", ["fp32", "bf16"])
+def test_a_rows_result_does_not_depend_on_the_rows_beside_it(folder: Path, weights: str):
+    assert _engine(folder, weights=weights).is_row_invariant()
+
+
+def test_the_self_check_writes_a_token_and_gives_its_slot_back(folder: Path):
+    engine = _engine(folder)
+    engine.check()
+    assert engine.free_slots == 2
+
+
+def test_a_model_that_cannot_write_is_found_at_start(folder: Path, monkeypatch):
+    engine = _engine(folder)
+    monkeypatch.setattr(engine, "_forward", _raise)
+    with pytest.raises(StartFault, match="cannot write a token"):
+        engine.check()
+
+
+def _raise(*_: object) -> None:
+    raise RuntimeError("no kernel")
+
+
+def test_the_embedded_models_defaults_are_its_makers(folder: Path):
+    named = _engine(folder, model="smollm2").facts
+    assert named.defaults == SamplingDefaults(temperature=0.2, top_p=0.9)
+    assert _engine(folder).facts.defaults == SamplingDefaults()
+
+
+def test_lengths_are_the_models_at_most_8192_on_a_cpu(folder: Path):
+    machine = Machine("cpu", threads=1, chunk=256)
+    assert max_len_of(_launch(folder), machine, 512) == 512
+    assert max_len_of(_launch(folder), machine, 131_072) == 8192
+    assert max_len_of(_launch(folder), Machine("cuda", 1, 1024), 131_072) == 131_072
+    assert max_len_of(_launch(folder, max_len=100), machine, 512) == 100
+    with pytest.raises(StartFault, match="512"):
+        max_len_of(_launch(folder, max_len=600), machine, 512)
+
+
+def test_auto_and_zero_are_resolved_by_the_machine(folder: Path):
+    cpu = machine_of(_launch(folder, threads=0), has_cuda=False)
+    assert (cpu.device, cpu.chunk, cpu.slots) == ("cpu", 256, 2)
+    assert cpu.threads >= 1
+    assert machine_of(_launch(folder), has_cuda=True).chunk == 1024
+    assert machine_of(_launch(folder, device="cpu"), has_cuda=True).device == "cpu"
+    with pytest.raises(StartFault, match="CUDA"):
+        machine_of(_launch(folder, device="cuda"), has_cuda=False)
+
+
+# Products.
+
+
+def test_packed_products_are_the_plain_ones(folder: Path):
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(96, 64, generator=generator).bfloat16()
+    bias = torch.randn(96, generator=generator).bfloat16()
+    made = product_of(weight, bias)
+    if not isinstance(made, PackedProduct):
+        pytest.skip("This CPU or this torch packs no bf16 weights.")
+    for rows in (1, 2, 3, 17, 64):
+        x = torch.randn(rows, 64, generator=generator).bfloat16()
+        assert torch.equal(made(x), PlainProduct(weight, bias)(x))
+
+
+def test_a_packed_product_that_is_wrong_is_not_used(monkeypatch):
+    weight = torch.randn(96, 64).bfloat16()
+    monkeypatch.setattr(product.PackedProduct, "__call__", lambda self, x: x[:, :1] * 0)
+    assert type(product_of(weight)) is PlainProduct
+    monkeypatch.setattr(product.PackedProduct, "__init__", _raise)
+    assert type(product_of(weight)) is PlainProduct
