@@ -190,8 +190,9 @@ class Entry:
         self.ttft_ms = self.queue_ms + self.prompt_ms
         self.decode_ms = round(timings.decode_ms)
         self.decode_s = timings.decode_ms / 1000
-        if timings.forwarded_tokens > 0 and timings.prompt_ms > 0:
-            self.prefill_tps = timings.forwarded_tokens / (timings.prompt_ms / 1000)
+        prompt_s = timings.prompt_ms / 1000
+        if timings.forwarded_tokens > 0 and prompt_s > 0:
+            self.prefill_tps = timings.forwarded_tokens / prompt_s
 
     def book_speculation(self, speculation: Speculation) -> None:
         """Books the decode rounds of our own engine."""

@@ -20,7 +20,8 @@ DOUBLE_MS = 2_000  # the same body again within so short a time is one wish, wha
 
 Key = tuple[Any, ...]
 
-SUMS = ("prompt", "cached", "completion", "reasoning", "note", "hidden")
+TOKENS = ("prompt", "cached", "completion", "reasoning", "note", "hidden")
+COUNTS = ("requests", "repeats", "failed", "unpriced", *TOKENS)
 _REQUEST = ledger.c.parent_request_id.is_(None)
 # A call was made, and what it cost is not known.
 _UNPRICED = and_(
@@ -87,6 +88,17 @@ class Period:
         return every(self.since_ms, self.until_ms, self.offsets)
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Rows of one key and one currency. `counts` by the names of `COUNTS`; a cost of None: no row
+    has one."""
+
+    key: Key
+    currency: str | None
+    cost_micros: int | None
+    counts: dict[str, int]
+
+
 class Facts:
     """The rows of a query, summed up by the database. Keys hold days and hours as numbers."""
 
@@ -96,11 +108,8 @@ class Facts:
         self._period = period
         self._scope = scope(query)
 
-    def sums(self, by: tuple[Dimension, ...]) -> Iterator[tuple[Key, str | None, list[int]]]:
-        """By key and currency: requests, repeats, failed, unpriced, the tokens of `SUMS`, cost.
-
-        Sums of 0 where there is nothing to add; costs in 1e-6 of the currency.
-        """
+    def sums(self, by: tuple[Dimension, ...]) -> Iterator[Sums]:
+        """The sums by key and currency."""
         rows, keys = self._rows(
             by,
             ledger.c.currency,
@@ -108,18 +117,22 @@ class Facts:
             _one_if(ledger.c.id.in_(_repeats(self._query))).label("repeats"),
             _one_if(and_(_REQUEST, ledger.c.outcome == "failed")).label("failed"),
             _one_if(_UNPRICED).label("unpriced"),
-            *(ledger.c[f"{name}_tokens"].label(name) for name in SUMS),
+            *(ledger.c[f"{name}_tokens"].label(name) for name in TOKENS),
             ledger.c.cost_micros.label("cost"),
         )
         groups = [*keys, rows.c.currency]
-        summed = ("requests", "repeats", "failed", "unpriced", *SUMS, "cost")
-        sums = [func.coalesce(func.sum(rows.c[name]), 0) for name in summed]
+        sums = [func.coalesce(func.sum(rows.c[name]), 0) for name in COUNTS]
         found = self._connection.execute(
-            select(*groups, *sums).group_by(*groups).limit(REPORT_ROWS + 1)
+            select(*groups, func.sum(rows.c.cost), *sums).group_by(*groups).limit(REPORT_ROWS + 1)
         )
         for row in found:
-            key, currency, values = row[: len(by)], row[len(by)], row[len(by) + 1 :]
-            yield tuple(key), currency, [int(value) for value in values]
+            currency, micros, *values = row[len(by) :]
+            yield Sums(
+                key=tuple(row[: len(by)]),
+                currency=currency,
+                cost_micros=None if micros is None else int(micros),
+                counts={name: int(value) for name, value in zip(COUNTS, values, strict=True)},
+            )
 
     def percentiles(
         self, by: tuple[Dimension, ...], column: ColumnElement[Any], percents: tuple[int, ...]

@@ -12,10 +12,13 @@ from sqlalchemy import Connection, literal_column, or_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
-from sqlalchemy.exc import DataError, IntegrityError, StatementError
+from sqlalchemy.exc import DataError, IntegrityError, OperationalError, StatementError
 
 from gateway.ledger.row import COLUMNS, HEAD_COLUMNS, Row
 from gateway.store.tables import ledger
+
+NEW_LINE = "\n"  # PostgreSQL quotes the row on the lines after the first
+REASON_CHARS = 200
 
 # As the compiled statements name them: in the order of the table.
 _HEAD = tuple(name for name in COLUMNS if name in (*HEAD_COLUMNS, "billed"))
@@ -66,3 +69,11 @@ def is_rows_fault(fault: Exception) -> bool:
     if isinstance(fault, StatementError):
         return isinstance(fault, (DataError, IntegrityError))
     return isinstance(fault, (ValueError, TypeError, OverflowError))
+
+
+def reason_of(fault: Exception) -> str:
+    """A fault in a few words for the log. Only what names no value of a row."""
+    name = type(fault).__name__
+    if isinstance(fault, (OperationalError, IntegrityError)):
+        return f"{name}: {str(fault.orig).partition(NEW_LINE)[0][:REASON_CHARS]}"
+    return name

@@ -50,6 +50,7 @@ class Intake:
 
     One thread takes a batch, begins it, settles each part as written or refused, and releases it.
     `on_batch` is called when a whole batch waits, `on_overflow` when a row went to the spill.
+    `is_over`: `end` was called, and nothing of a batch counts any more.
     """
 
     def __init__(
@@ -71,13 +72,13 @@ class Intake:
         self._written = 0
         self._dropped = 0
         self._taken = 0
-        self._is_over = False
+        self.is_over = False
         self.batch: Batch | None = None
 
     def put_head(self, entry: Entry) -> None:
         """Notes an open request, if there is room: a head is not a row in the books."""
         with self._lock:
-            if len(self._heads) + len(self._queue) < self._queue_rows // 2 and not self._is_over:
+            if len(self._heads) + len(self._queue) < self._queue_rows // 2 and not self.is_over:
                 self._heads.append(entry)
 
     def put(self, entry: Entry) -> None:
@@ -86,7 +87,7 @@ class Intake:
             if entry.is_booked:
                 return  # whoever hands it over again changes nothing
             entry.is_booked = True
-            is_queued = len(self._queue) < self._queue_rows and not self._is_over
+            is_queued = len(self._queue) < self._queue_rows and not self.is_over
             if is_queued:
                 self._made += 1
                 self._queue.append(entry)
@@ -149,24 +150,24 @@ class Intake:
     def begin(self, batch: Batch, rows: list[Row]) -> None:
         """These rows were made of the batch's sources; a source that made none is dropped."""
         with self._lock:
-            if not self._is_over:
+            if not self.is_over:
                 self._account(batch, len(batch.sources) - len(rows), is_written=False)
                 batch.parts = [rows]
 
     def settle(self, batch: Batch, *, is_written: bool) -> None:
         """The rows of the last part wait no longer."""
         with self._lock:
-            if not self._is_over and batch.parts:
+            if not self.is_over and batch.parts:
                 self._account(batch, len(batch.parts.pop()), is_written=is_written)
 
     def release(self, batch: Batch) -> None:
         """Every row is settled: the spill need not keep them.
 
-        Raises: OSError.
+        Raises: OSError; they are not handed out again all the same.
         """
-        if batch.chunk is not None:
-            self._spill.release(batch.chunk)
         self.batch = None
+        if batch.chunk is not None and not self.is_over:
+            self._spill.release(batch.chunk)
 
     def flush(self, wait_s: float = -1) -> None:
         """Moves the overflow to the file.
@@ -178,7 +179,7 @@ class Intake:
     def end(self) -> None:
         """Hands nothing out any more and moves all that waits to the spill."""
         with self._lock:
-            self._is_over = True
+            self.is_over = True
             rest = self._unsettled()
             rest += _pop(self._queue, len(self._queue))
             self._taken = len(rest)
@@ -218,7 +219,7 @@ class Intake:
     def _put_beyond(self, line: bytes) -> None:
         with self._lock:
             self._made += 1
-            if self._is_over or not self._spill.accept(line):
+            if self.is_over or not self._spill.accept(line):
                 self._dropped += 1
         self._on_overflow()
 

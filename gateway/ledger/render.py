@@ -22,7 +22,7 @@ FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
 
 def as_table(report: Report) -> str:
     """Aligned columns for a terminal, with the total below."""
-    currencies = list(report.total.cost)
+    currencies = sorted(report.total.cost)
     names = [*report.query.by, *_columns(report.total, currencies)]
     rows = [[*line.key, *_columns(line, currencies).values()] for line in report.lines]
     if report.query.by:
@@ -43,7 +43,7 @@ def as_table(report: Report) -> str:
 
 def as_csv(report: Report) -> str:
     """One line for each key, no total: sheets add up by themselves."""
-    currencies = list(report.total.cost)
+    currencies = sorted(report.total.cost)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*report.query.by, *_columns(report.total, currencies)])
@@ -91,7 +91,7 @@ def _columns(line: Line, currencies: list[str]) -> dict[str, Any]:
 def _members(line: Line) -> dict[str, Any]:
     return {
         **{name: getattr(line, name) for name in COUNTS},
-        "cost": {currency: plain(amount) for currency, amount in line.cost.items()},
+        "cost": {currency: plain(line.cost[currency]) for currency in sorted(line.cost)},
         "unpriced": line.unpriced,
         **{name: getattr(line, name) for name in SPEEDS},
     }

@@ -12,11 +12,12 @@ from itertools import islice, product
 
 from sqlalchemy import Engine
 
-from gateway.ledger.facts import REPORT_ROWS, SUMS, Facts, Key, Period
+from gateway.ledger.facts import REPORT_ROWS, TOKENS, Facts, Key, Period, Sums
 from gateway.ledger.period import DAY_MS, HOUR_MS, day_label, hour_label
 from gateway.ledger.query import Dimension, Query, ReportFault, check
 from gateway.store.tables import ledger
 
+ADDED = ("requests", "failed", "unpriced", *TOKENS)
 HOURLY_DAYS = 31  # the longest period by the hour
 HOURLY_MS = HOURLY_DAYS * DAY_MS + HOUR_MS  # of 31 local days, one may have had 25 hours
 
@@ -46,7 +47,7 @@ class Line:
 
     def add(self, other: "Line") -> None:
         """Adds the sums of another line. Amounts of different currencies stay apart."""
-        for name in ("requests", "intents", "failed", "unpriced", *SUMS):
+        for name in ("intents", *ADDED):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for currency, amount in other.cost.items():
             self.cost[currency] = self.cost.get(currency, Decimal(0)) + amount
@@ -83,28 +84,26 @@ def report(engine: Engine, query: Query) -> Report:
             lines = {(): total}
     for key, line in lines.items():
         line.key = _labelled(key, query.by, query.zone)
-    in_order = sorted(lines, key=lambda key: [(part is None, part or 0) for part in key])
+    in_order = sorted(lines, key=lambda key: [(part is None, part) for part in key])
     return Report(query, tuple(lines[key] for key in in_order), total)
 
 
 def _lines(facts: Facts, query: Query, period: Period) -> dict[Key, Line]:
     found = list(facts.sums(query.by))
-    keys = _dense({key for key, _, _ in found}, query.by, period)
+    keys = _dense({sums.key for sums in found}, query.by, period)
     lines = {key: Line(key) for key in keys}
-    for key, currency, (requests, repeats, failed, unpriced, *tokens, micros) in found:
-        cost = {currency: Decimal(micros).scaleb(-6)} if currency else {}
-        lines[key].add(
-            Line(
-                key,
-                requests=requests,
-                intents=requests - repeats,
-                failed=failed,
-                unpriced=unpriced,
-                cost=cost,
-                **dict(zip(SUMS, tokens, strict=True)),
-            )
-        )
+    for sums in found:
+        lines[sums.key].add(_line(sums))
     return lines
+
+
+def _line(sums: Sums) -> Line:
+    line = Line(sums.key, intents=sums.counts["requests"] - sums.counts["repeats"])
+    for name in ADDED:
+        setattr(line, name, sums.counts[name])
+    if sums.currency is not None and sums.cost_micros is not None:
+        line.cost[sums.currency] = Decimal(sums.cost_micros).scaleb(-6)
+    return line
 
 
 def _add_percentiles(lines: dict[Key, Line], facts: Facts, by: tuple[Dimension, ...]) -> None:

@@ -25,7 +25,7 @@ LINE_BYTES = 1024 * 1024  # no row is longer; so much is read at a time
 
 def encode(values: Mapping[str, Any]) -> bytes:
     """A row as a line of the file."""
-    return json.dumps(values, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(values, separators=(",", ":"), default=str).encode() + b"\n"
 
 
 def decode(line: bytes) -> dict[str, Any] | None:

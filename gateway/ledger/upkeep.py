@@ -80,16 +80,12 @@ class Upkeep:
 
     def _finish(self, day: date) -> None:
         if self._database.path is not None and self._last_day() is not None:
-            self._shrink()
+            _shrink(self._database.path)
             self._back_up(self._database.path, day)
         with self._database.writer.begin() as connection:
             connection.execute(ledger_meta.delete().where(ledger_meta.c.key == META_KEY))
             connection.execute(ledger_meta.insert().values(key=META_KEY, value=day.isoformat()))
         self._done = day
-
-    def _shrink(self) -> None:
-        with self._database.writer.begin() as connection:
-            connection.exec_driver_sql(f"PRAGMA incremental_vacuum({FREED_PAGES})").all()
 
     def _back_up(self, path: Path, day: date) -> None:
         """Copies the database while others use it, once in an ISO week."""
@@ -112,3 +108,9 @@ class Upkeep:
         kept = sorted(folder.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]-W[0-9][0-9].sqlite"))
         for old in kept[: -self._settings.backup_weeks]:
             old.unlink()
+
+
+def _shrink(path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
+        # As a script: `execute` stops after the first page.
+        connection.executescript(f"PRAGMA incremental_vacuum({FREED_PAGES})")

@@ -10,12 +10,13 @@ from threading import Event, Thread
 from typing import Protocol
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.ledger.books import STOP_S, Counts
 from gateway.ledger.books import Books as Books  # what the gateway is given, beside its ledger
 from gateway.ledger.clock import Clock
 from gateway.ledger.entry import Entry
-from gateway.ledger.inserts import Inserts, is_rows_fault, mark_lost
+from gateway.ledger.inserts import Inserts, is_rows_fault, mark_lost, reason_of
 from gateway.ledger.intake import Batch, Intake, columns_of
 from gateway.ledger.row import Row, head_from, row_from
 from gateway.ledger.spill import SpillFile
@@ -154,25 +155,22 @@ class Ledger:
             return self._retry_at - now_s
         try:
             is_more = self._write_batch()
+            if not is_more and self._stop_at is None:
+                self._upkeep.run_if_due()
         except Exception as fault:  # noqa: BLE001 - the rows stay; the thread must outlive it
             return self._note_fault(fault)
         if self._retry_s:
             self._retry_s = 0.0
             log.info("ledger.write_resumed", waiting=self.counts().waiting)
         self._report_losses()
-        if is_more:
-            return 0.0
-        if self._stop_at is None:
-            self._upkeep.run_if_due()
-        return COMMIT_S
+        return 0.0 if is_more else COMMIT_S
 
     def flush_spill(self) -> float | None:
         """One round of the spill thread; seconds until the next, None: when rows overflow."""
         try:
             self._intake.flush()
         except OSError as fault:
-            if self._spill_faults.is_due(self._clock.now_s()):
-                log.error("ledger.spill_failed", errno=fault.errno, error=fault.strerror)
+            self._note_spill_fault(fault)
             return RETRY_MOST_S
         finally:
             self._report_losses()
@@ -202,13 +200,21 @@ class Ledger:
         if not self._is_migrated:
             migrate(self._database.writer)
             self._is_migrated = True
-        batch = self._intake.batch or self._intake.take_spilled() or self._take_queued()
+        batch = self._intake.batch or self._take_spilled() or self._take_queued()
         if batch is None:
             return False
         if batch.parts is None:
             self._begin(batch)
         self._write(batch)
         return self._intake.is_batch_waiting
+
+    def _take_spilled(self) -> Batch | None:
+        """Rows that overflowed, of this run or one before. A broken disk holds up no others."""
+        try:
+            return self._intake.take_spilled()
+        except OSError as fault:
+            self._note_spill_fault(fault)
+            return None
 
     def _take_queued(self) -> Batch | None:
         """Rows of this run. First, once: what is still open belongs to runs that crashed."""
@@ -245,7 +251,7 @@ class Ledger:
 
     def _write(self, batch: Batch) -> None:
         """Writes part after part. Raises: what the database says, with the rest kept."""
-        while batch.parts:
+        while batch.parts and not self._intake.is_over:
             part = batch.parts[-1]
             try:
                 self._commit(batch.heads, part)
@@ -256,7 +262,10 @@ class Ledger:
             else:
                 batch.heads = []
                 self._intake.settle(batch, is_written=True)
-        self._intake.release(batch)
+        try:
+            self._intake.release(batch)
+        except OSError as fault:
+            self._note_spill_fault(fault)
 
     def _commit(self, heads: list[Entry], rows: list[Row]) -> None:
         if not heads and not rows:
@@ -276,7 +285,7 @@ class Ledger:
             middle = len(part) // 2
             parts[-1:] = [part[middle:], part[:middle]]
         else:
-            reason = type(fault).__name__
+            reason = reason_of(fault)
             log.error("ledger.row_refused", reason=reason, request_id=part[0].request_id)
             self._intake.settle(batch, is_written=False)
 
@@ -288,10 +297,18 @@ class Ledger:
             self._retry_s = RETRY_FIRST_S
         self._retry_at = now_s + self._retry_s
         if self._write_faults.is_due(now_s):
-            waiting = self.counts().waiting
-            log.error("ledger.write_failed", fault=type(fault).__name__, waiting=waiting)
+            log.error(
+                "ledger.write_failed",
+                reason=reason_of(fault),
+                waiting=self.counts().waiting,
+                exc_info=not isinstance(fault, SQLAlchemyError),
+            )
         self._report_losses()
         return self._retry_s
+
+    def _note_spill_fault(self, fault: OSError) -> None:
+        if self._spill_faults.is_due(self._clock.now_s()):
+            log.error("ledger.spill_failed", errno=fault.errno, reason=fault.strerror)
 
     def _report_losses(self) -> None:
         dropped = self.counts().dropped
@@ -305,7 +322,7 @@ class Ledger:
         try:
             self._intake.flush(LAST_FLUSH_S)
         except OSError as fault:
-            log.error("ledger.spill_failed", errno=fault.errno, error=fault.strerror)
+            self._note_spill_fault(fault)
         self._intake.close(LAST_FLUSH_S)
         self._losses = _Seldom()
         self._report_losses()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from sqlite3 import Connection as SqliteConnection
 from sqlite3 import connect as sqlite_connect
@@ -26,8 +27,9 @@ class StoreFault(Exception):
     """Why a database was not opened.
 
     StoreFault
-    ├── NotTemporary    a test run may not touch a real database
-    └── UnknownDatabase an address of a kind we do not speak
+    ├── NotTemporary     a test run may not touch a real database
+    ├── UnknownDatabase  an address of a kind we do not speak
+    └── DriverMissing    PostgreSQL without its driver
     """
 
 
@@ -50,6 +52,13 @@ class UnknownDatabase(StoreFault):
         self.scheme = scheme
 
 
+class DriverMissing(StoreFault):
+    """The driver of PostgreSQL is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("PostgreSQL needs its driver: pip install 'tandem-llm[postgres]'.")
+
+
 @dataclass(frozen=True, slots=True)
 class Database:
     """A database that is open. `path`: the file, with SQLite only."""
@@ -64,7 +73,7 @@ class Database:
 
         `only_below`: the folder of temporary files, in a test run; databases elsewhere are refused.
 
-        Raises: NotTemporary, UnknownDatabase, OSError.
+        Raises: NotTemporary, UnknownDatabase, DriverMissing, OSError.
         """
         if isinstance(target, Path) or "://" not in target:
             return _open_sqlite(Path(target).expanduser(), only_below)
@@ -147,6 +156,8 @@ def _begin(connection: Connection) -> None:
 def _open_postgres(url: URL, only_below: Path | None) -> Database:
     if only_below is not None and not _is_socket_below(url, only_below):
         raise NotTemporary(url.render_as_string(hide_password=True), only_below)
+    if find_spec("psycopg") is None:
+        raise DriverMissing
     options: dict[str, Any] = {
         "connect_timeout": CONNECT_S,
         "tcp_user_timeout": SILENCE_MS,

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import socket
 import subprocess
 import sys
 import zipfile
@@ -111,15 +112,17 @@ def test_without_a_configuration_one_sentence_names_the_places(
     assert says in error and len(error.splitlines()) == 1
 
 
-def test_a_port_that_is_taken_is_one_sentence(
-    config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import socket
-
+def test_a_port_that_is_taken_is_one_sentence(config: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert main(["serve", "--config", str(config), "--port", str(port)]) == 1
-    assert "choose another with --port" in capsys.readouterr().err
+        port = str(taken.getsockname()[1])
+        # A process of its own: serving sets up logging for the whole process.
+        done = subprocess.run(
+            [sys.executable, "-m", "gateway.cli", "serve", "--config", str(config), "--port", port],
+            capture_output=True, text=True,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "choose another with --port" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_shadowed_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

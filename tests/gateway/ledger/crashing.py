@@ -5,6 +5,7 @@ Prints how many rows are written for certain, again and again.
 
 import sys
 import time
+from itertools import count, islice
 from pathlib import Path
 
 import structlog
@@ -27,9 +28,9 @@ def main(target: str, state_dir: Path, name: str) -> None:
         clock=Clock(lambda: time.time_ns() // 1_000_000, time.monotonic),
     )
     books.start()
-    number = 0
+    numbers = count(1)
     while True:
-        for number in range(number + 1, number + 11):
+        for number in islice(numbers, 10):
             entry = opened(f"{name}-{number:06}")
             books.open(entry)
             if number % 5:

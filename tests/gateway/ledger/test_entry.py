@@ -31,6 +31,7 @@ from tests.gateway.ledger.made import closed, opened
 
 COUNTS = st.none() | st.integers(-5, 200) | st.integers(INT_MAX - 2, INT_MAX + 2)
 SMALL = st.integers(0, 500)
+TIMES = st.integers(0, 10**9).map(lambda microseconds: microseconds / 1000)
 
 
 def row_of(entry: Entry) -> Row:
@@ -66,7 +67,7 @@ def test_a_rate_needs_two_tokens_and_some_time(completion: int | None, last_s: f
     assert row_of(entry).decode_tps is None
 
 
-@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6), st.integers(0, 10_000))
+@given(TIMES, TIMES, TIMES, st.integers(0, 10_000))
 def test_the_engines_first_token_came_after_queue_and_prompt(
     queue_ms: float, prompt_ms: float, decode_ms: float, forwarded: int
 ) -> None:
@@ -79,6 +80,14 @@ def test_the_engines_first_token_came_after_queue_and_prompt(
     assert row.ttft_ms == row.queue_ms + row.prompt_ms
     assert row.decode_ms == round(decode_ms)
     assert (row.prefill_tps is None) == (forwarded == 0 or prompt_ms == 0)
+
+
+def test_a_time_too_short_to_divide_by_gives_no_rate() -> None:
+    entry = opened()
+    entry.book_usage(prompt=9, completion=9, source="backend")
+    entry.book_timings(Timings(0.0, 5e-324, 0.0, 5e-324, 0.0, forwarded_tokens=9))
+    entry.close(1.0, outcome="succeeded")
+    assert (row_of(entry).prefill_tps, row_of(entry).decode_tps) == (None, None)
 
 
 def test_the_engines_rates() -> None:

@@ -11,7 +11,7 @@ from gateway.ledger.books import Counts
 from gateway.ledger.spill import LINE_BYTES, Spill, SpillFile, decode, encode
 from gateway.store.db import Database
 from tests.gateway.ledger.faults import WornDisk
-from tests.gateway.ledger.made import FakeClock, closed, hand_driven, outcomes
+from tests.gateway.ledger.made import FakeClock, closed, hand_driven, outcomes, stored
 
 
 def lines_of(file: SpillFile) -> list[bytes]:
@@ -228,3 +228,36 @@ def test_a_disk_that_hangs_stops_neither_requests_nor_the_database(
     flushing.join()
     books.step()
     assert books.counts() == Counts(made=5, written=5)
+
+
+def test_a_disk_that_cannot_be_read_does_not_hold_up_the_queue(
+    sqlite: Database, tmp_path: Path
+) -> None:
+    disks: list[WornDisk] = []
+
+    def claim(folder: Path) -> SpillFile:
+        disks.append(WornDisk.claim(folder))
+        return disks[-1]
+
+    books = hand_driven(sqlite, tmp_path, FakeClock(), queue=1, claim_spill=claim)
+    books.close(closed("req-0"))
+    books.close(closed("req-1"))
+    books.flush_spill()
+    disks[0].fails_at = disks[0].count + 1  # the read
+    with capture_logs() as logs:
+        books.step()
+        assert outcomes(sqlite) == {"req-0": "succeeded"}
+        disks[0].fails_at = disks[0].count + 2  # emptying the file
+        books.step()
+        assert len(outcomes(sqlite)) == 2
+        books.close(closed("req-2"))
+        books.step()
+    assert books.counts() == Counts(made=3, written=3)
+    assert [entry["event"] for entry in logs] == ["ledger.spill_failed"]
+
+
+def test_a_value_that_json_does_not_know_is_kept_as_text(sqlite: Database, tmp_path: Path) -> None:
+    books = hand_driven(sqlite, tmp_path, FakeClock(), queue=0)
+    books.close(closed("req-0", model=tmp_path))
+    books.step()
+    assert [row.model for row in stored(sqlite)] == [str(tmp_path)]

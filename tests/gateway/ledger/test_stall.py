@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from gateway.ledger.books import Counts
 from gateway.ledger.clock import Clock
 from gateway.ledger.row import row_from
-from gateway.ledger.writer import Ledger
+from gateway.ledger.writer import Ledger, StartThread, start_daemon
 from gateway.settings.types import LedgerSettings
 from gateway.store.db import Database
 from gateway.store.tables import ledger
@@ -29,9 +29,19 @@ SLOWEST_S = 0.25  # of one call; a busy machine is slow by itself
 CLOCK = Clock(lambda: time.time_ns() // 1_000_000, time.monotonic)
 
 
-def running(database: Database, state_dir: Path, queue: int = 10_000) -> Ledger:
+def running(
+    database: Database,
+    state_dir: Path,
+    queue: int = 10_000,
+    start_thread: StartThread = start_daemon,
+) -> Ledger:
     made = Ledger(
-        database, LedgerSettings(queue=queue), state_dir=state_dir, price=unpriced, clock=CLOCK
+        database,
+        LedgerSettings(queue=queue),
+        state_dir=state_dir,
+        price=unpriced,
+        clock=CLOCK,
+        start_thread=start_thread,
     )
     made.start()
     return made
@@ -109,6 +119,35 @@ def test_a_stalled_database_loses_no_row_and_slows_no_request(
         print(
             f"\n  open + close: median {median_us:.1f} µs, most {max(spent) * 1e3:.1f} ms", end=""
         )
+
+
+def test_an_end_does_not_wait_for_a_stuck_database(database: Database, tmp_path: Path) -> None:
+    write(database, [row_from(closed().columns())])
+    threads: list[Thread] = []
+
+    def started(name: str, work: Any) -> Thread:
+        threads.append(Thread(target=work, name=name, daemon=True))
+        threads[-1].start()
+        return threads[-1]
+
+    books = running(database, tmp_path, queue=100, start_thread=started)
+    serve(books, 1)
+    wait_for(lambda: books.counts().written == 1)
+    with locked(database):
+        serve(books, 149)
+        wait_for(lambda: books._intake.batch is not None)  # it is being written
+        began = time.monotonic()
+        counts = books.stop(0.5)
+        assert time.monotonic() - began < STALL_S
+    assert counts == Counts(made=150, written=1, spilled=149)
+    for thread in threads:  # the stuck one comes to its end, and what it wrote is not counted
+        thread.join(30)
+        assert not thread.is_alive()
+    assert books.counts() == counts
+    again = running(database, tmp_path)
+    wait_for(lambda: not again.counts().spilled)
+    assert again.stop(30) == Counts(made=149, written=149)
+    assert count_rows(database) == 151
 
 
 @pytest.mark.postgres

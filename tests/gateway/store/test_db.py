@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from gateway.store.db import Database, NotTemporary, UnknownDatabase
+from gateway.store.db import Database, DriverMissing, NotTemporary, UnknownDatabase
 from gateway.store.migrate import migrate
 
 
@@ -97,7 +97,8 @@ def test_a_test_run_is_not_led_out_by_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://me:secret@db.example/books", "postgresql:///books?host=/var/run/postgresql"]
+    "url",
+    ["postgresql://me:secret@db.example/books", "postgresql:///books?host=/var/run/postgresql"],
 )
 def test_a_test_run_reaches_no_server_elsewhere(url: str, tmp_path: Path) -> None:
     with pytest.raises(NotTemporary) as refused:
@@ -117,3 +118,9 @@ def test_every_name_of_postgresql_leads_to_psycopg(scheme: str) -> None:
 def test_an_address_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(UnknownDatabase):
         Database.open(url)
+
+
+def test_a_missing_driver_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.store.db.find_spec", lambda name: None)
+    with pytest.raises(DriverMissing, match="pip install"):
+        Database.open("postgresql://db.example/books")
