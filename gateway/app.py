@@ -21,7 +21,8 @@ from gateway.backends.catalog import Catalog
 from gateway.backends.engine import EngineLink
 from gateway.exchange import Receive, Scope, Send
 from gateway.fetch_model import model_path
-from gateway.ledger.books import Books
+from gateway.ledger.command import OpenLedger
+from gateway.ledger.prices import PriceList
 from gateway.middleware.auth import Auth
 from gateway.operator import Operator
 from gateway.pipeline import Limits, Pipeline, Routing
@@ -31,7 +32,6 @@ from gateway.routes import Endpoints, answer_unrouted, url_table
 from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
 from gateway.settings.types import Settings
-from gateway.store.db import Database
 from gateway.supervisor import Supervisor
 from proto.worker_settings import Launch
 
@@ -43,9 +43,9 @@ STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
 class Gateway:
     """Every service of one gateway process, and the ASGI application in front of them."""
 
-    def __init__(self, settings: Settings, books: Books, database: Database | None) -> None:
+    def __init__(self, settings: Settings, ledger: OpenLedger) -> None:
         self.settings = settings
-        self.books = books
+        self.ledger = ledger
         self.has_failed = asyncio.Event()
         state_dir = make_state_dir(settings.state_dir)
         self.auth = Auth(settings)
@@ -57,7 +57,7 @@ class Gateway:
             routing=routing,
             relay=Relay(self.client, time.monotonic),
             engine=self.engine,
-            ledger=books,
+            ledger=ledger.books,
             limits=Limits(
                 max_body_bytes=settings.server.max_body_mb * 1024**2,
                 open_after_s=settings.engine.queue.open_after_s,
@@ -65,7 +65,7 @@ class Gateway:
             hash_key=hash_key(state_dir),
             version=version("tandem-llm"),
         )
-        self.operator = Operator(self.pipeline, self.engine, database)
+        self.operator = Operator(self.pipeline, self.engine, ledger.database)
         self.asgi = Starlette(
             routes=url_table(
                 self,
@@ -84,10 +84,11 @@ class Gateway:
         self.asgi.router.redirect_slashes = False
 
     def apply(self, settings: Settings) -> None:
-        """Takes a configuration that was read again: keys, backends, routes. New requests only."""
+        """Takes a configuration that was read again: keys, backends, routes, prices."""
         self.settings = settings
         self.auth = Auth(settings)
         self.pipeline.routing = build_routing(settings)
+        self.ledger.prices = PriceList(settings.prices)
         log.info("settings.applied", config_rev=settings.rev)
 
     async def drain(self) -> None:
@@ -100,7 +101,7 @@ class Gateway:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self.books.start()
+        self.ledger.books.start()
         works = [self.pipeline.routing.catalog.refresh()]
         if self.engine is not None:
             works.append(self.engine.run())
@@ -119,7 +120,7 @@ class Gateway:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.client.close()
-            counts = await asyncio.to_thread(self.books.stop)
+            counts = await asyncio.to_thread(self.ledger.books.stop)
             log.info("gateway.stopped", rows_written=counts.written, rows_waiting=counts.waiting)
 
     def _note_death(self, task: "asyncio.Task[None]") -> None:

@@ -41,8 +41,7 @@ def serve(path: Path, environ: Mapping[str, str], args: argparse.Namespace) -> i
         check_model(settings)
         check_worker_packages()
     listener = _listen(settings)
-    books, database = open_books(settings, args.ledger)
-    gateway = Gateway(settings, books, database)
+    gateway = Gateway(settings, open_books(settings, args.ledger))
 
     def read_again() -> None:
         try:

@@ -3,6 +3,7 @@
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import parse_qsl
@@ -19,28 +20,43 @@ from gateway.ledger.report import report
 from gateway.ledger.verbs import ReportWords, query_of, run_export, run_report
 from gateway.ledger.writer import Ledger
 from gateway.preflight import CommandFailed
+from gateway.settings.installation import make_state_dir
 from gateway.settings.types import Settings
 from gateway.store.db import Database, StoreFault
 
 FILTERS = ("model", "client", "backend", "profile", "class", "kind")
 
 
-def open_books(settings: Settings, option: str | None) -> tuple[Books, Database | None]:
+@dataclass(slots=True)
+class OpenLedger:
+    """The books of a running gateway. `prices` may be replaced while it runs: new rows only.
+
+    `database` None: nothing is kept.
+    """
+
+    books: Books
+    prices: PriceList
+    database: Database | None = None
+
+
+def open_books(settings: Settings, option: str | None) -> OpenLedger:
     """What `serve` books in. `option`: `none`, another file, or None for the configured place.
 
     Raises: CommandFailed.
     """
+    prices = PriceList(settings.prices)
     if option == "none":
-        return NoLedger(), None
+        return OpenLedger(NoLedger(), prices)
     database = open_database(settings, option)
-    ledger = Ledger(
+    books = Ledger(
         database,
         settings.ledger,
-        state_dir=settings.state_dir,
-        price=PriceList(settings.prices).price,
+        state_dir=make_state_dir(settings.state_dir),
+        price=lambda row: opened.prices.price(row),
         clock=Clock(now_ms, time.monotonic),
     )
-    return ledger, database
+    opened = OpenLedger(books, prices, database)
+    return opened
 
 
 def open_database(settings: Settings, option: str | None = None) -> Database:
@@ -52,6 +68,10 @@ def open_database(settings: Settings, option: str | None = None) -> Database:
     target = _file(settings, option) if option or url is None else url.value
     try:
         return Database.open(target)
+    except ModuleNotFoundError as fault:
+        raise CommandFailed(
+            f"the ledger's database needs {fault.name}: pip install 'tandem-llm[postgres]'"
+        ) from fault
     except (StoreFault, OSError) as fault:
         raise CommandFailed(f"the ledger cannot be opened: {fault}") from fault
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from gateway.ledger.prices import PriceFault, PriceList
 from gateway.settings.types import (
     BackendSettings,
     ClientKey,
@@ -145,6 +146,10 @@ def _check(reader: Reader, settings: Settings) -> None:
             reader.note(where, f"{where}.label: {key.label!r} is given twice")
         labels.add(key.label)
     for index, price in enumerate(settings.prices):
+        try:
+            PriceList([price])
+        except PriceFault as fault:
+            reader.note(f"prices[{index}]", f"prices[{index}]: {fault}")
         if price.backend not in ("*", "worker", *settings.backends) and not _is_glob(price.backend):
             reader.note(
                 f"prices[{index}].backend",
