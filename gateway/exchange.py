@@ -153,6 +153,20 @@ def decoded_body(body: bytes, encoding: bytes | None, limit_bytes: int) -> bytes
     return plain
 
 
+def header_text(value: str) -> bytes:
+    """A header value from a name somebody chose: printable ASCII, the rest percent-encoded."""
+    return b"".join(
+        char.encode() if " " <= char <= "~" and char != "%" else _percent(char)
+        for char in value[:256]
+    )
+
+
+def _percent(char: str) -> bytes:
+    is_surrogate = "\ud800" <= char <= "\udfff"
+    raw = ("\ufffd" if is_surrogate else char).encode()
+    return "".join(f"%{byte:02X}" for byte in raw).encode()
+
+
 class Watch:
     """Ends a block of work when the client leaves or a deadline passes, wherever it waits.
 

@@ -4,11 +4,13 @@ Knows no surface's fields and sends nothing itself.
 """
 
 import re
+import ssl
 from collections import deque
+from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from gateway.relay.client import Headers, Origin
+from gateway.exchange import Headers
 from gateway.settings.types import BackendSettings
 
 HEALTH_WINDOW = 20  # outcomes that decide the state
@@ -18,6 +20,30 @@ _VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*(?=/|$)")
 _CREDENTIAL_QUERY = frozenset({"key", "api_key", "access_token"})
 
 State = Literal["up", "degraded", "down"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a backend listens. `authority` is the Host header's value."""
+
+    host: str
+    port: int
+    authority: bytes
+    tls: ssl.SSLContext | None
+
+    @classmethod
+    def of(cls, base_url: str, *, tls_verify: bool = True) -> "Origin":
+        """The origin of an http or https address."""
+        parts = urlsplit(base_url)
+        assert parts.hostname is not None
+        context = None
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            if not tls_verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+        port = parts.port or (443 if context else 80)
+        return cls(parts.hostname, port, parts.netloc.encode("idna"), context)
 
 
 class Backend:

@@ -14,16 +14,15 @@ import asyncio
 import os
 import socket
 import ssl
-from dataclasses import dataclass
 from typing import Literal, cast
-from urllib.parse import urlsplit
 
 import httptools
 
+from gateway.backends.base import Origin
+from gateway.exchange import Headers
 from proto.limits import HEADER_BLOCK_BYTES, HEADER_COUNT, RELAY_BUFFER_BYTES
 
 IDLE_CONNECTIONS = 256  # kept per origin; more are closed instead of kept
-Headers = list[tuple[bytes, bytes]]
 Clock = Literal["connect_s", "first_event_s", "idle_s", "total_s", "client timeout"]
 
 
@@ -54,30 +53,6 @@ class UpstreamBroken(UpstreamFault):
 
 class GatewayStopping(UpstreamFault):
     """The process ends before the answer does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a backend listens. `authority` is the Host header's value."""
-
-    host: str
-    port: int
-    authority: bytes
-    tls: ssl.SSLContext | None
-
-    @classmethod
-    def of(cls, base_url: str, *, tls_verify: bool = True) -> "Origin":
-        """The origin of an http or https address."""
-        parts = urlsplit(base_url)
-        assert parts.hostname is not None
-        context = None
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            if not tls_verify:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-        port = parts.port or (443 if context else 80)
-        return cls(parts.hostname, port, parts.netloc.encode("idna"), context)
 
 
 class Connection(asyncio.Protocol):

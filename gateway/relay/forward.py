@@ -11,7 +11,7 @@ import structlog
 
 from gateway.backends.base import Backend
 from gateway.errors import RETRY_BACKEND_BUSY_S, ApiError, stream_error_end
-from gateway.exchange import Exchange, Headers, Watch
+from gateway.exchange import Exchange, Headers, Watch, header_text
 from gateway.ledger.entry import Outcome
 from gateway.relay.client import (
     ConnectFailed,
@@ -225,20 +225,6 @@ def upstream_error(fault: UpstreamFault) -> ApiError:
     if isinstance(fault, (ConnectFailed, UpstreamTimeout)):
         return ApiError(502, "upstream_failed", f"The backend cannot be reached: {fault}.")
     return ApiError(502, "upstream_failed", f"The backend's answer broke off: {fault}.")
-
-
-def header_text(value: str) -> bytes:
-    """A header value from a name somebody chose: printable ASCII, the rest percent-encoded."""
-    return b"".join(
-        char.encode() if " " <= char <= "~" and char != "%" else _percent(char)
-        for char in value[:256]
-    )
-
-
-def _percent(char: str) -> bytes:
-    is_surrogate = "\ud800" <= char <= "\udfff"
-    raw = ("\ufffd" if is_surrogate else char).encode()
-    return "".join(f"%{byte:02X}" for byte in raw).encode()
 
 
 def _request_head(exchange: Exchange, backend: Backend, outgoing: Outgoing) -> bytes:

@@ -5,14 +5,15 @@ All problems are collected and raised together, so that one run of `tandem check
 
 import hashlib
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 
-from gateway.ledger.prices import PriceFault, PriceList
 from gateway.settings.types import (
     BackendSettings,
     ClientKey,
@@ -21,6 +22,7 @@ from gateway.settings.types import (
     RouteSettings,
     ServerSettings,
     Settings,
+    TokenPrices,
     WorkerHostSettings,
 )
 from gateway.settings.yaml import Problem, Reader, known_keys
@@ -28,6 +30,7 @@ from proto.worker_settings import WorkerSettings
 
 LEAST_RETENTION_DAYS = 400  # a year and a month: yearly reports stay possible
 SHA256_HEX_CHARS = 64
+LARGEST_PRICE = Decimal(10**9)  # of a million tokens; the ledger's columns hold a little more
 
 
 class SettingsError(Exception):
@@ -145,16 +148,7 @@ def _check(reader: Reader, settings: Settings) -> None:
         if key.label in labels:
             reader.note(where, f"{where}.label: {key.label!r} is given twice")
         labels.add(key.label)
-    for index, price in enumerate(settings.prices):
-        try:
-            PriceList([price])
-        except PriceFault as fault:
-            reader.note(f"prices[{index}]", f"prices[{index}]: {fault}")
-        if price.backend not in ("*", "worker", *settings.backends) and not _is_glob(price.backend):
-            reader.note(
-                f"prices[{index}].backend",
-                f"prices[{index}].backend: no backend is named {price.backend!r}",
-            )
+    _check_prices(reader, settings)
     if settings.ledger.retention_days < LEAST_RETENTION_DAYS:
         reader.note(
             "ledger.retention_days",
@@ -218,6 +212,21 @@ def _check_routes(reader: Reader, settings: Settings) -> None:
             if alias in owners:
                 reader.note(where, f"{where}: {alias!r} belongs to routes.{owners[alias]} already")
             owners[alias] = name
+
+
+def _check_prices(reader: Reader, settings: Settings) -> None:
+    for index, price in enumerate(settings.prices):
+        where = f"prices[{index}]"
+        if not re.fullmatch("[A-Z]{3}", price.currency):
+            reader.note(where, f"{where}.currency: expected three letters such as USD")
+        if price.backend not in ("*", "worker", *settings.backends) and not _is_glob(price.backend):
+            reader.note(where, f"{where}.backend: no backend is named {price.backend!r}")
+        tokens = price.per_mtok or TokenPrices()
+        amounts = [getattr(tokens, key.name) for key in fields(TokenPrices)]
+        if any(amount > LARGEST_PRICE for amount in (*amounts, price.per_request) if amount):
+            reader.note(where, f"{where}: a price is at most {LARGEST_PRICE}")
+        if price.energy and any([*amounts, price.per_request]):
+            reader.note(where, f"{where}: give prices or 'energy', not both")
 
 
 def is_loopback(host: str) -> bool:

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from gateway.backends.engine import EngineLost, Silence
 from gateway.errors import ApiError, stream_error_end
-from gateway.exchange import Exchange
-from gateway.relay.forward import header_text
+from gateway.exchange import Exchange, header_text
 from gateway.routing.table import Target
 from gateway.settings.types import Surface
 from gateway.surfaces.chat.parse import parse_chat

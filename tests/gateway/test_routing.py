@@ -11,10 +11,9 @@ from conductor.client import detect
 from gateway.backends.base import Backend, Health
 from gateway.backends.catalog import ModelCard, read_cards
 from gateway.errors import ApiError, error_body, stream_error_end
-from gateway.exchange import Exchange
+from gateway.exchange import Exchange, header_text
 from gateway.middleware.auth import Auth
 from gateway.middleware.request_id import new_request_id
-from gateway.relay.forward import header_text
 from gateway.relay.usage import Reading, reader_of
 from gateway.routing.table import RoutingTable, Target, shadowed_models
 from gateway.settings.types import (

@@ -104,7 +104,7 @@ def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> No
         ("worker: {}\nprices: [{model: m, per_mtok: {input: -1}}]",
          "2: prices[0].per_mtok.input: expected a number of at least 0, found '-1'"),
         ("worker: {}\nprices: [{model: m, currency: euro, per_mtok: {input: 1}}]",
-         "2: prices[0]: prices, model 'm': 'currency' must be three letters, such as USD"),
+         "2: prices[0].currency: expected three letters such as USD"),
         ("worker: {}\nkeys: [{label: a}]", "2: keys[0]: give exactly one of 'sha256' and 'secret'"),
         ("server: {port: 1}",
          "1: nothing to serve: add a 'worker' section or a backend under 'backends'"),
