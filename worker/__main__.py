@@ -3,7 +3,6 @@
 Everything is built in `process`; it is imported late, because importing it loads torch.
 """
 
-import os
 import sys
 
 START_FAILED_STATUS = 2
@@ -11,9 +10,6 @@ START_FAILED_STATUS = 2
 
 def main() -> int:
     """Runs a worker; returns the process's exit status."""
-    # OpenMP reads this once, when torch is loaded. Threads that wait by spinning are a third
-    # faster on a quiet machine, and twenty times slower when anything else wants the cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         from worker.process import run
     except ImportError as fault:

@@ -32,6 +32,7 @@ from proto.messages import (
     Refused,
     Submit,
 )  # fmt: skip
+from worker.limits import DONE_LOGS
 from worker.mailbox import Inbox
 from worker.outbound import RunLog
 from worker.types import (
@@ -51,7 +52,6 @@ GATEWAY_JOINED = "gateway.joined"
 GATEWAY_LOST = "gateway.lost"
 
 ORPHAN_GRACE_S = 60.0  # a resumable run outlives its gateway this long
-DONE_LOGS = 1024  # finished runs nobody acknowledged; the oldest goes beyond
 BUSY_RETRY_MS = 5_000
 DRAINING_RETRY_MS = 30_000
 
@@ -313,9 +313,14 @@ class Dispatch:
             self._send(entry.owner, entry.done)
 
     def _samples(self) -> tuple[Metric, ...]:
-        return tuple(
-            Metric("tandem_worker_link_faults_total", {"kind": kind}, count)
-            for kind, count in self._faults.items()
+        ready = self._ready
+        labels = {"model": ready.model, "layout": ready.layout, "device": ready.device}
+        return (
+            Metric("tandem_worker_info", labels, 1),
+            *(
+                Metric("tandem_worker_link_faults_total", {"kind": kind}, count)
+                for kind, count in self._faults.items()
+            ),
         )
 
 

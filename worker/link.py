@@ -8,6 +8,7 @@ import ipaddress
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -18,9 +19,10 @@ import zmq
 from proto.codec import decode, encode
 from proto.faults import CodecFault, RefusalCode, VersionMismatch
 from proto.limits import LINK_BEAT_S, LINK_MESSAGE_BYTES
-from proto.messages import FromWorker, Ready
+from proto.messages import FromWorker, Metric, Ready
 from worker.dispatch import Dispatch
 from worker.faults import EndpointFault
+from worker.limits import MESSAGE_SLACK_BYTES
 from worker.mailbox import Board, Inbox, Outbox
 from worker.types import ToLoop, ToPreparer
 
@@ -30,7 +32,6 @@ PEER_UNREACHABLE = "gateway.unreachable"
 
 STUCK_AFTER_S = 30.0  # a loop that has not turned for so long gets no beats sent
 LINGER_S = 5.0  # how long a stopping worker waits for the last acknowledgements
-SLACK_BYTES = 1024 * 1024  # a message a little over the limit is answered, not cut off
 
 
 class Endpoint:
@@ -132,7 +133,7 @@ class Link:
         self._socket.set(zmq.ROUTER_HANDOVER, 1)
         # Credits bound what may wait for a gateway; a high-water mark would drop instead.
         self._socket.set(zmq.SNDHWM, 0)
-        self._socket.set(zmq.MAXMSGSIZE, LINK_MESSAGE_BYTES + SLACK_BYTES)
+        self._socket.set(zmq.MAXMSGSIZE, LINK_MESSAGE_BYTES + MESSAGE_SLACK_BYTES)
         endpoint.bind(self._socket)
         self._dispatch = Dispatch(ready, self._send, preparer=preparer, loop=loop)
 
@@ -144,17 +145,17 @@ class Link:
         next_tick = self._clock()
         give_up = None
         while True:
-            if stop.is_set():
+            is_stopping = stop.is_set()  # asked first: what was said before it is sent below
+            for outgoing in self._outbox.take_all():
+                self._dispatch.forward(outgoing, self._clock())
+            if is_stopping:
                 give_up = give_up or self._clock() + LINGER_S
                 if self._clock() >= give_up or not self._dispatch.unacknowledged:
                     break
             # A loop that is far behind makes us leave messages in the socket.
             poller.modify(self._socket, 0 if self._loop.is_full else zmq.POLLIN)
             wait_ms = max(0, int((next_tick - self._clock()) * 1000) + 1)
-            readable = dict(poller.poll(wait_ms))
-            for outgoing in self._outbox.take_all():
-                self._dispatch.forward(outgoing, self._clock())
-            if self._socket in readable:
+            if self._socket in dict(poller.poll(wait_ms)):
                 self._receive()
             if self._clock() >= next_tick:
                 next_tick = self._clock() + LINK_BEAT_S
@@ -165,7 +166,10 @@ class Link:
     def _tick(self) -> None:
         now = self._clock()
         is_stuck = now - self._board.pulse_s > STUCK_AFTER_S
-        self._dispatch.tick(now, None if is_stuck else self._board.beat)
+        age = Metric("tandem_worker_loop_pulse_age_s", {}, round(now - self._board.pulse_s, 3))
+        beat = self._board.beat
+        beat = replace(beat, metrics=(*beat.metrics, age))
+        self._dispatch.tick(now, None if is_stuck else beat)
 
     def _receive(self) -> None:
         sender, *frames = self._socket.recv_multipart()

@@ -315,8 +315,11 @@ class Loop:
         )
 
     def _refuse(self, record: RunRecord, refusal: Refusal) -> None:
-        self._note_end(record, "refused", refusal.code, None)
-        self._metrics.saw_refusal(refusal.code, refusal.detail)
+        # Only these two have a detail that is a word; others quote and must not be logged.
+        word = refusal.detail if refusal.code in ("busy", "draining") else refusal.code
+        record.param = refusal.param
+        self._note_end(record, "refused", word, None)
+        self._metrics.saw_refusal(refusal.code, word)
         self._send(
             Refused(
                 refusal.code,

@@ -6,12 +6,10 @@ import queue
 from typing import Generic, TypeVar
 
 from proto.messages import Beat
+from worker.limits import INBOX_ITEMS, OUTBOX_ITEMS
 from worker.types import Outgoing
 
 T = TypeVar("T")
-
-INBOX_ITEMS = 4096  # commands the loop has not read; the link stops listening beyond
-OUTBOX_ITEMS = 16_384  # messages the link has not sent; the loop waits beyond
 
 
 class Inbox(Generic[T]):

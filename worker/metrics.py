@@ -15,9 +15,6 @@ PREFIX = "tandem_worker_"
 BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
 HISTOGRAMS = ("ttft_ms", "token_ms", "queue_ms", "chunk_ms", "round_ms")
 
-# Details that may be a label: words of a closed list, never a sentence.
-LABELLED_DETAILS = frozenset(("queue_full", "queue_timeout", "draining", "memory_full"))
-
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -36,17 +33,17 @@ class Metrics:
         self._count("forwarded_tokens_total", record.forwarded_tokens)
         self._count("generated_tokens_total", record.completion_tokens, kind="text")
         self._count("rounds_total", record.rounds, kind="plain")
-        self._histograms["queue_ms"].add(timings.queue_ms)
+        if record.admitted_s is not None:
+            self._histograms["queue_ms"].add(timings.queue_ms)
         if record.first_token_s is not None:
             self._histograms["ttft_ms"].add(timings.ttft_ms)
         if record.completion_tokens > 1:
             mean_ms = timings.decode_ms / (record.completion_tokens - 1)
             self._histograms["token_ms"].add(mean_ms)
 
-    def saw_refusal(self, code: str, detail: str) -> None:
-        """Counts a request that was turned away."""
-        label = detail if detail in LABELLED_DETAILS else ""
-        self._count("refused_total", 1, code=code, detail=label)
+    def saw_refusal(self, code: str, word: str) -> None:
+        """Counts a request that was turned away. `word`: of a closed list, never a sentence."""
+        self._count("refused_total", 1, code=code, detail=word)
 
     def saw_chunk(self, seconds: float) -> None:
         """Counts a chunk of prompt."""

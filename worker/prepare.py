@@ -36,6 +36,7 @@ class Preparer:
         defaults: SamplingDefaults,
         *,
         max_len: int,
+        vocab_size: int,
         inbox: Inbox[ToPreparer],
         loop: Inbox[ToLoop],
         outbox: Outbox,
@@ -43,6 +44,7 @@ class Preparer:
         self._writer = writer
         self._defaults = defaults
         self._max_len = max_len
+        self._vocab_size = vocab_size
         self._inbox = inbox
         self._loop = loop
         self._outbox = outbox
@@ -86,6 +88,8 @@ class Preparer:
                 f"the prompt has {len(prompt)} tokens; "
                 f"with one token of answer this model takes {self._max_len}",
             )
+        if max(prompt) >= self._vocab_size:
+            raise Refusal("bad_request", "a token is unknown to the model", param="messages")
         digest = prompt_hash(prompt)
         if submit.prompt_hash not in (None, digest):
             raise Refusal("prompt_mismatch", "the prompt encodes differently here")

@@ -117,6 +117,7 @@ class Worker:
             PromptWriter(tokenizer, template),
             engine.facts.defaults,
             max_len=engine.facts.max_len,
+            vocab_size=checkpoint.config.vocab_size,
             inbox=self._to_preparer,
             loop=self._to_loop,
             outbox=self._outbox,

@@ -27,6 +27,7 @@ class RunRecord:
     finish: str | None = None
     detail: str | None = None
     error: str | None = None
+    param: str | None = None
 
     def count_token(self, now_s: float) -> None:
         """Notes one committed token."""
@@ -69,6 +70,7 @@ class RunRecord:
             "finish": self.finish,
             "detail": self.detail,
             "error": self.error,
+            "param": self.param,
             "prompt_tokens": self.prompt_tokens,
             "forwarded_tokens": self.forwarded_tokens,
             "completion_tokens": self.completion_tokens,

@@ -135,6 +135,7 @@ class Bench:
             WRITER,
             SamplingDefaults(),
             max_len=max_len,
+            vocab_size=changes.pop("vocab_size", 512),
             inbox=self.to_preparer,
             loop=self.to_loop,
             outbox=self.outbox,

@@ -83,6 +83,11 @@ def _streamed(pieces: list[str], stops: tuple[str, ...]) -> tuple[list[str], boo
     return [*released, search.finish()], False
 
 
+def test_the_stop_string_that_begins_first_ends_the_text():
+    out = StopSearch(("cd", "b")).push("abcd")
+    assert (out.text, out.is_stopped) == ("a", True)
+
+
 STOPS = ("ab", "aab", "b\n", "cabc")
 
 

@@ -278,6 +278,22 @@ def test_the_hash_of_weights_tells_models_apart(tmp_path: Path):
     assert hashes[0] == hashes[1] != hashes[2]
 
 
+def test_the_hash_of_weights_covers_the_whole_header(tmp_path: Path):
+    hashes = set()
+    for name in ("t990", "u990"):
+        folder = _folder(tmp_path / name)
+        # Blocks of the samples lie 64 KiB apart; the name stands between the first two.
+        tensors = {f"t{i}": torch.zeros(1) for i in range(200)}
+        save_file(
+            {"big": torch.zeros(2**20), name: torch.zeros(1), **tensors},
+            folder / "model.safetensors",
+        )
+        text = (folder / "model.safetensors").read_bytes()[:20_000]
+        assert 4096 < text.index(name.encode()) < 15_000
+        hashes.add(open_checkpoint(folder).weights_hash)
+    assert len(hashes) == 2
+
+
 @pytest.mark.model
 def test_the_embedded_model_ends_its_turns_with_either_of_two_tokens(embedded_model: Path):
     checkpoint = open_checkpoint(embedded_model)

@@ -94,6 +94,12 @@ def test_what_cannot_be_served_is_refused_by_its_field(call: Call, param: str):
     assert (caught.value.code, caught.value.param) == ("bad_request", param)
 
 
+def test_a_conversation_that_renders_to_nothing_is_refused():
+    writer = PromptWriter(TOKENIZER, ChatTemplate("{# nothing #}", {}, datetime.now))
+    with pytest.raises(Refusal, match="nothing to read"):
+        writer.prompt_ids(_call("a"), is_thinking=False)
+
+
 def test_a_model_without_template_serves_raw_prompts_only():
     writer = PromptWriter(TOKENIZER, None)
     assert writer.prompt_ids(_call(prompt="a"), is_thinking=False)

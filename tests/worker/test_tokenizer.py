@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import regex
-from tiny_text import CONTROL, gguf_keys, random_texts, tiny_tokenizer
+from tiny_text import CONTROL, CORPUS, gguf_keys, random_texts, tiny_tokenizer
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
@@ -70,7 +70,7 @@ class NaiveBpe:
 @pytest.mark.parametrize("kind", ["smollm", "qwen2", "llama-bpe", "gpt-2"])
 def test_a_gguf_vocabulary_encodes_as_byte_level_bpe_by_its_definition(kind: str):
     ours, reference = tiny_tokenizer(kind), NaiveBpe(kind)
-    for text in random_texts(300):
+    for text in (*random_texts(300), *CORPUS):
         assert ours.encode_literal(text) == reference.encode(text), text
 
 

@@ -11,6 +11,7 @@ import zmq
 from scripted import READY
 from wire import Gateway
 
+from proto.codec import encode
 from proto.limits import LINK_MESSAGE_BYTES
 from proto.messages import Beat, Cancel, Hello, Ready, Refused
 from worker.faults import EndpointFault
@@ -74,7 +75,7 @@ def test_hello_gets_ready_over_the_socket(linked: Linked):
         ((b"",), "bad_message"),
         ((b"\x80\x04\x95.",), "bad_message"),  # a pickle
         ((b"\x93\x01\x02\x03",), "bad_message"),
-        ((b"a", b"b"), "bad_message"),
+        ((encode(HELLO), b"x"), "bad_message"),
         ((b"\x82\xa1v\x01\xa1t\xa5Fancy",), "bad_message"),
         ((b"\x82\xa1v\x01\xa1t\xa6Cancel",), "bad_message"),
         ((b"\x82\xa1v\x07\xa1t\xa5Hello",), "version"),

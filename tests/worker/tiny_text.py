@@ -66,7 +66,8 @@ def gguf_keys(kind: str = "smollm", vocab_size: int = 512, **changes: Any) -> di
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": kind,
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.merges": [" ".join(pair) for pair in merges],
+        # The last tokens are reached by no merge, as some are in real vocabularies.
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in merges[:-40]],
         "tokenizer.ggml.token_type": [
             3 if token in CONTROL else 4 if token in USER_DEFINED else 1 for token in tokens
         ],

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from proto.limits import GGUF_TENSORS
 from worker.faults import LoadFault
+from worker.limits import GGUF_KEYS
 from worker.models.config import ModelConfig
 
 MAGIC = b"GGUF"
-KEYS_MAX = 65_536  # metadata entries; real files have a few dozen
 K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 SUPPORTED_TYPES = frozenset(
     ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *K_QUANTS)
@@ -159,5 +159,5 @@ def _check_counts(path: Path) -> None:
     if len(head) < 24 or head[:4] != MAGIC:
         raise LoadFault(f"{str(path)!r} is not a GGUF file.")
     _, tensors, keys = struct.unpack("<IQQ", head[4:])
-    if tensors > GGUF_TENSORS or keys > KEYS_MAX:
+    if tensors > GGUF_TENSORS or keys > GGUF_KEYS:
         raise LoadFault(f"{str(path)!r} declares {tensors} tensors and {keys} keys: too many.")

@@ -32,10 +32,7 @@ class PromptWriter:
         """
         _refuse_unsupported(call)
         if call.prompt is not None:
-            ids = self._tokenizer.encode_prompt(call.prompt)
-            if not ids:
-                raise Refusal("bad_request", "the prompt is empty", param="prompt")
-            return tuple(ids)
+            return _not_empty(self._tokenizer.encode_prompt(call.prompt), "prompt")
         if not call.messages:
             raise Refusal("bad_request", "there is no message", param="messages")
         if self._template is None:
@@ -46,7 +43,7 @@ class PromptWriter:
             **(call.template_args or {}),
         }
         text = self._template.render(call.messages, arguments, marks.apply)
-        return tuple(self._encode_marked(text, marks))
+        return _not_empty(self._encode_marked(text, marks), "messages")
 
     def count_text(self, text: str) -> int:
         """Tokens of a text by itself."""
@@ -98,6 +95,12 @@ def _unused_number(call: Call) -> int:
     while f"{MARK_OPEN}{number}" in written:
         number += 1
     return number
+
+
+def _not_empty(ids: list[int], param: str) -> tuple[int, ...]:
+    if not ids:
+        raise Refusal("bad_request", "there is nothing to read", param=param)
+    return tuple(ids)
 
 
 def _refuse_unsupported(call: Call) -> None:

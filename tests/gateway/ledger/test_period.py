@@ -117,6 +117,21 @@ def test_every_instant_has_its_day_and_its_hour(
     assert hours[0] <= since < hours[0] + HOUR_MS
 
 
+def test_a_day_ends_at_its_midnight() -> None:
+    since, until = ms("2026-10-25"), ms("2026-10-26")
+    offsets = offsets_of(since, until, BERLIN)
+    assert [day_label(day) for day in days_of(since, until, offsets)] == ["2026-10-25"]
+    assert len(list(hours_of(since, until, offsets))) == 25
+
+
+def test_clocks_that_change_by_half_an_hour() -> None:
+    howe = ZoneInfo("Australia/Lord_Howe")
+    since, until = ms("2026-04-04T12:00", howe), ms("2026-04-05T12:00", howe)
+    offsets = offsets_of(since, until, howe)
+    hours = list(hours_of(since, until, offsets))
+    assert {hour_start(instant, offsets) for instant in range(since, until, 60_000)} == set(hours)
+
+
 def test_no_time_has_no_days() -> None:
     offsets = offsets_of(NOON_MS, NOON_MS, BERLIN)
     assert list(days_of(NOON_MS, NOON_MS, offsets)) == []

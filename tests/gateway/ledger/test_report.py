@@ -307,6 +307,12 @@ def test_a_repeat_is_known_by_a_request_outside_the_period(sqlite: Database) -> 
     assert (total.requests, total.intents) == (1, 0)
 
 
+def test_a_period_ends_before_its_end(database: Database) -> None:
+    write(database, requests_at((0, "failed"), (10, "failed"), (20, "failed")))
+    period = Query(since_ms=NOON_MS, until_ms=NOON_MS + 20_000)
+    assert report(database.reader, period).total.failed == 2
+
+
 def test_a_request_that_still_runs_is_in_no_report(database: Database) -> None:
     write(database, [Row(ts_ms=NOON_MS, request_id="a", prompt_tokens=5)])
     assert report(database.reader, Query()).total == Line(())

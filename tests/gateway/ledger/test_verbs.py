@@ -24,6 +24,7 @@ ROWS = [
         ts_ms=NOON_MS, request_id="a", model="wren", backend="attic", outcome="succeeded",
         prompt_tokens=172_000, cached_tokens=155_000, completion_tokens=3, ttft_ms=212,
         decode_tps=41.25, currency="EUR", cost_micros=166_250, kind="generation",
+        stream=0, session_hash="",
     ),
     Row(ts_ms=NOON_MS + 1, request_id="b", model="wren", outcome="failed", client_id="k:1"),
     Row(

@@ -1,0 +1,7 @@
+"""Every bound of the worker that no other package needs. Knows nothing of who enforces it."""
+
+INBOX_ITEMS = 4096  # commands the loop has not read; the link stops listening beyond
+OUTBOX_ITEMS = 16_384  # messages the link has not sent; the loop waits beyond
+DONE_LOGS = 1024  # ended runs nobody acknowledged; the oldest goes beyond
+GGUF_KEYS = 65_536  # metadata entries of one file; real ones have a few dozen
+MESSAGE_SLACK_BYTES = 1024 * 1024  # a message a little over the limit is answered, not cut off
