@@ -1,4 +1,4 @@
-"""The plan of the house: who may import whom, how large a thing may grow, what stands in the docs."""
+"""The plan of the house: who may import whom, how large a thing may grow."""
 
 import ast
 import subprocess

@@ -63,7 +63,7 @@ def test_every_log_event_is_documented_and_none_is_made_up() -> None:
     assert documented("operations.md", "Log events") == set(events)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.md")) + [ROOT / "README.md"])
+@pytest.mark.parametrize("path", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"])
 def test_links_between_documents_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", path.read_text()):
         assert (path.parent / target).exists(), f"{path.name} points to {target}"

@@ -1,5 +1,7 @@
 """A reply is put together in one way, whatever pieces it came in."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,5 +29,5 @@ def test_no_text_is_no_part() -> None:
 @given(st.text(), st.lists(st.integers(0, 40)))
 def test_where_the_text_was_cut_does_not_show(text: str, cuts: list[int]) -> None:
     points = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
-    pieces = [text[a:b] for a, b in zip(points, points[1:], strict=False)]
+    pieces = [text[a:b] for a, b in pairwise(points)]
     assert reply_message([TextDelta(p) for p in pieces]).text == text

@@ -1,4 +1,4 @@
-"""The codec: what goes in comes out, what is foreign is refused by name, and the bytes are fixed."""
+"""What goes in comes out, what is foreign is refused by name, and the bytes are fixed."""
 
 import dataclasses
 import types
@@ -29,9 +29,7 @@ JSON = st.recursive(
 def strategy_for(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a type hint, built from the hint alone, so that a new message is covered at once."""
     origin = get_origin(hint)
-    if hint is Json or (
-        origin in (Union, types.UnionType) and list in map(get_origin, get_args(hint))
-    ):
+    if hint is Json or list in map(get_origin, get_args(hint)):
         return JSON
     if dataclasses.is_dataclass(hint):
         hints = get_type_hints(hint)
