@@ -1,9 +1,11 @@
 """What the gateway books requests in, whatever keeps them. Knows no database and no thread."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.ledger.entry import Entry
+from gateway.ledger.row import Row
 
 STOP_S = 10.0  # for what waits when the process ends
 
@@ -42,6 +44,9 @@ class Books(Protocol):
     def counts(self) -> Counts:
         """Where the rows are, all at one moment."""
 
+    def use_prices(self, price: Callable[[Row], Row]) -> None:
+        """Prices rows written from now on by another list (a reload)."""
+
     def stop(self, wait_s: float = STOP_S) -> Counts:
         """Writes what waits, for about `wait_s` at most. Blocks: not for an event loop."""
 
@@ -61,6 +66,9 @@ class NoLedger:
     def counts(self) -> Counts:
         """All zero."""
         return Counts()
+
+    def use_prices(self, price: Callable[[Row], Row]) -> None:
+        """Forgets them."""
 
     def stop(self, wait_s: float = STOP_S) -> Counts:
         """Nothing to write."""

@@ -456,4 +456,5 @@ def test_a_ledger_that_keeps_nothing() -> None:
     entry = opened()
     books.open(entry)
     books.close(entry)
+    books.use_prices(unpriced)
     assert books.counts() == books.stop() == Counts()
