@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from importlib.metadata import version
 
 import structlog
@@ -31,12 +32,14 @@ from gateway.relay.forward import Relay
 from gateway.routes import Endpoints, answer_unrouted, url_table
 from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
+from gateway.settings.load import SettingsError, open_to_everybody
 from gateway.settings.types import Settings
 from gateway.supervisor import Supervisor
 from proto.worker_settings import Launch
 
 log = structlog.get_logger(__name__)
 
+NEED_RESTART = ("server", "worker", "engine", "ledger")
 STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
 
 
@@ -84,12 +87,23 @@ class Gateway:
         self.asgi.router.redirect_slashes = False
 
     def apply(self, settings: Settings) -> None:
-        """Takes a configuration that was read again: keys, backends, routes, prices."""
-        self.settings = settings
-        self.auth = Auth(settings)
-        self.pipeline.routing = build_routing(settings)
-        self.ledger.prices = PriceList(settings.prices)
-        log.info("settings.applied", config_rev=settings.rev)
+        """Takes a configuration that was read again: keys, backends, routes, prices.
+
+        What a running process cannot change stays as it was, and the log says so.
+
+        Raises: SettingsError, with everything as it was.
+        """
+        old = self.settings
+        fixed = {name: getattr(old, name) for name in NEED_RESTART}
+        differing = [name for name in NEED_RESTART if getattr(settings, name) != fixed[name]]
+        settings = replace(settings, **fixed)
+        if (exposure := open_to_everybody(settings)) is not None:
+            raise SettingsError([exposure])
+        auth, prices = Auth(settings), PriceList(settings.prices)
+        routing = build_routing(settings, self.pipeline.routing)
+        self.settings, self.auth, self.ledger.prices = settings, auth, prices
+        self.pipeline.routing = routing
+        log.info("settings.applied", config_rev=settings.rev, need_restart=differing)
 
     async def drain(self) -> None:
         """Stops taking requests and waits for the running ones, `drain_s` at most."""
@@ -102,7 +116,7 @@ class Gateway:
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.ledger.books.start()
-        works = [self.pipeline.routing.catalog.refresh()]
+        works = [self.pipeline.routing.catalog.refresh()]  # so that the first request need not
         if self.engine is not None:
             works.append(self.engine.run())
         if self.supervisor is not None:
@@ -135,10 +149,21 @@ class Gateway:
         return Supervisor(build_launch(self.settings), self.engine.lose)
 
 
-def build_routing(settings: Settings) -> Routing:
-    """Backends, their models and the names that lead to them, under one configuration."""
-    backends = {name: Backend(name, backend) for name, backend in settings.backends.items()}
+def build_routing(settings: Settings, before: Routing | None = None) -> Routing:
+    """Backends, their models and the names that lead to them, under one configuration.
+
+    What did not change since `before` keeps its connections, its health and its list of models.
+    """
+    kept = before.backends if before else {}
+    backends = {
+        name: kept[name]
+        if name in kept and kept[name].settings == backend
+        else Backend(name, backend)
+        for name, backend in settings.backends.items()
+    }
     catalog = Catalog(backends, settings.server.models_cache_s, time.monotonic)
+    if before is not None:
+        catalog.take_over(before.catalog)
     return Routing(
         table=RoutingTable(settings, catalog.listed),
         backends=backends,

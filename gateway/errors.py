@@ -72,8 +72,15 @@ def _stream_form(surface: Surface, error: ApiError, request_id: str) -> dict[str
         failed = {"code": error.code, "message": error.message}
         response = {"object": "response", "status": "failed", "error": failed}
         return {"type": "response.failed", "response": response}
-    if surface in ("messages", "gemini"):
-        return _FORMS[surface](error, request_id)
+    if surface == "messages":
+        return {
+            **_anthropic(error, request_id),
+            "error": {"type": "api_error", "message": error.message},
+        }
+    if surface == "gemini":
+        body = _gemini(error, request_id)
+        body["error"].update(code=502, status="UNAVAILABLE")
+        return body
     body = _openai(error, request_id)
     body["error"]["type"] = "stream_error"
     return body
@@ -92,9 +99,7 @@ def _openai(error: ApiError, request_id: str) -> dict[str, Any]:
 
 
 def _anthropic(error: ApiError, request_id: str) -> dict[str, Any]:
-    kind = _ANTHROPIC_TYPES.get(error.status, "overloaded_error")
-    if error.status in (500, 502):
-        kind = "api_error"
+    kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
     inner = {"type": kind, "message": error.message, "code": error.code}
     if error.param:
         inner["param"] = error.param
@@ -145,6 +150,7 @@ _ANTHROPIC_TYPES = {
     415: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
+    503: "overloaded_error",
 }
 
 _GEMINI_STATUSES = {

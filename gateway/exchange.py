@@ -6,6 +6,7 @@ whatever it was waiting for.
 
 import asyncio
 import json
+import math
 import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import TracebackType
@@ -20,11 +21,18 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+# Seconds, sent by the SDKs, by Claude Code and by google-genai.
+WAIT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-server-timeout")
+LAST_WRITE_S = 5.0  # for the error that ends an answer to be taken
 DEFLATE_ANY = 32 + zlib.MAX_WBITS  # zlib or gzip header, whichever is there
 
 
 class ClientLeft(Exception):
     """The client hung up before its answer was complete."""
+
+
+class CutShort(Exception):
+    """The connection to the client must be closed without ending its answer."""
 
 
 class Exchange:
@@ -59,6 +67,17 @@ class Exchange:
                 return bytes(value)
         return None
 
+    def announced_wait_s(self) -> float | None:
+        """How long the client says that it will wait; None when it does not, or not in numbers."""
+        for name in WAIT_HEADERS:
+            try:
+                seconds = float(self.header(name) or b"")
+            except ValueError:
+                continue
+            if math.isfinite(seconds) and seconds > 0:
+                return seconds
+        return None
+
     async def read_body(self, limit_bytes: int) -> None:
         """Reads the whole request body.
 
@@ -90,6 +109,17 @@ class Exchange:
     async def write(self, piece: bytes, *, is_last: bool = False) -> None:
         """Sends a piece of the body; waits while the client's socket is full."""
         await self._send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+
+    async def end_with(self, piece: bytes) -> None:
+        """Ends a started answer; a client that takes no bytes does not hold it up.
+
+        Raises: CutShort.
+        """
+        try:
+            async with asyncio.timeout(LAST_WRITE_S):
+                await self.write(piece, is_last=True)
+        except TimeoutError as fault:
+            raise CutShort from fault
 
     async def reply(self, status: int, body: bytes, headers: Headers | None = None) -> None:
         """Sends a whole JSON answer."""
@@ -205,6 +235,16 @@ class Watch:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(self._deadline, self._look)
+
+    def hold(self) -> float | None:
+        """Stops the clock; returns the seconds that were left, for `resume`."""
+        deadline, self._deadline = self._deadline, None
+        return None if deadline is None else deadline - self._loop.time()
+
+    def resume(self, seconds: float | None) -> None:
+        """Lets the clock go on with what was left."""
+        if seconds is not None and self._fault is not None:
+            self.limit(max(seconds, 0.001), self._fault)
 
     def cap(self, seconds: float, fault: Exception) -> None:
         """Sets a deadline (0: none) that nothing moves."""

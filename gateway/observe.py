@@ -22,7 +22,10 @@ def configure(level: str = "info") -> None:
     is_terminal = sys.stderr.isatty()
     renderer: structlog.types.Processor = structlog.processors.JSONRenderer()
     if is_terminal:
-        renderer = structlog.dev.ConsoleRenderer(pad_event_to=24)
+        # The default formatter prints local variables: bodies and keys would be among them.
+        renderer = structlog.dev.ConsoleRenderer(
+            pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
+        )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

@@ -49,10 +49,6 @@ class Operator:
     async def models(self, exchange: Exchange, identity: Identity) -> None:
         """The merged list, or one model, in the caller's form."""
         form = form_of(exchange)
-        if form == "google":
-            exchange.surface = "gemini"
-        elif form == "anthropic":
-            exchange.surface = "messages"
         await self._pipeline.routing.catalog.refresh()
         models = [model for model in self._listed() if identity.may_use(model.id)]
         wanted = exchange.scope["path_params"].get("model")

@@ -18,19 +18,20 @@ from gateway.backends.base import Backend
 from gateway.backends.catalog import Catalog
 from gateway.backends.engine import EngineLink, EngineLost, no_engine, refusal_error
 from gateway.errors import RETRY_DRAINING_S, ApiError
-from gateway.exchange import ClientLeft, Exchange, Watch
+from gateway.exchange import ClientLeft, CutShort, Exchange, Watch
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.middleware.auth import Identity
 from gateway.relay.booking import book_relayed
 from gateway.relay.client import GatewayStopping
-from gateway.relay.forward import CutShort, Outgoing, Relay, Relayed
+from gateway.relay.forward import Outgoing, Relay, Relayed
 from gateway.routing.table import RoutingTable, Target
 from gateway.surfaces.answer import MANAGED, Answer
+from gateway.surfaces.fields import clean
 from gateway.surfaces.params import ManagedRequest
 from gateway.surfaces.request import ModelRequest, read_request
 from proto.events import Finished
-from proto.faults import Refusal
+from proto.faults import CodecFault, Refusal
 from proto.plan import Plan
 
 log = structlog.get_logger(__name__)
@@ -187,7 +188,7 @@ class Pipeline:
         backend = self.routing.backends[target.backend]
         sent = request.for_model(target.model, is_in_path=exchange.surface == "gemini")
         entry.upstream_key = backend.key_label
-        outgoing = Outgoing(target, sent.path, sent.body, sent.is_decoded)
+        outgoing = Outgoing(target, sent.path, sent.body, sent.is_decoded, request.is_stream)
         relayed = Relayed()
         try:
             await self._relay.forward(exchange, backend, outgoing, relayed)
@@ -201,11 +202,14 @@ class Pipeline:
     async def _managed(
         self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
     ) -> Outcome:
-        parsed = MANAGED[exchange.surface].parse(request.envelope.fields)
+        parsed = MANAGED[exchange.surface].parse(clean(request.envelope.fields))
         answer = Answer(exchange, parsed, target, created=int(self._wall()))
         try:
             async with Watch(exchange):
                 finished = await self._run_engine(parsed, answer, entry)
+        except CodecFault as fault:
+            message = f"The request cannot be sent to the engine: {fault}."
+            raise ApiError(400, "invalid_request", message) from fault
         except (Refusal, EngineLost, GatewayStopping) as fault:
             error = refusal_error(fault) if isinstance(fault, Refusal) else no_engine()
             if not exchange.has_started:

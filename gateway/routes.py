@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from gateway.errors import ApiError
-from gateway.exchange import ClientLeft, Exchange, Receive, Scope, Send
+from gateway.exchange import ClientLeft, CutShort, Exchange, Receive, Scope, Send
 from gateway.middleware.auth import Auth, Identity, Rule, not_found
 from gateway.middleware.request_id import new_request_id
-from gateway.relay.forward import CutShort
 from gateway.settings.types import Surface
+from gateway.surfaces.models import surface_of
 
 Endpoint = Callable[[Exchange, Identity], Awaitable[None]]
 
@@ -43,7 +43,7 @@ def url_table(gate: Gate, to: Endpoints) -> list[Route]:
     """Every path that exists."""
 
     def route(
-        path: str, method: str, rule: Rule, endpoint: Endpoint, surface: Surface = "chat"
+        path: str, method: str, rule: Rule, endpoint: Endpoint, surface: Surface | None = None
     ) -> Route:
         return Route(path, Guarded(gate, rule, surface, endpoint), methods=[method])
 
@@ -58,8 +58,8 @@ def url_table(gate: Gate, to: Endpoints) -> list[Route]:
         route("/v1beta/models/{call:path}", "POST", "client", to.model_call, "gemini"),
         route("/v1/models", "GET", "client", to.models),
         route("/v1/models/{model:path}", "GET", "client", to.models),
-        route("/v1beta/models", "GET", "client", to.models, "gemini"),
-        route("/v1beta/models/{model:path}", "GET", "client", to.models, "gemini"),
+        route("/v1beta/models", "GET", "client", to.models),
+        route("/v1beta/models/{model:path}", "GET", "client", to.models),
         route("/v1/dashboard/usage", "GET", "dashboard", to.usage),
         route("/livez", "GET", "open", to.health),
         route("/health", "GET", "open", to.health),
@@ -69,18 +69,19 @@ def url_table(gate: Gate, to: Endpoints) -> list[Route]:
 
 
 class Guarded:
-    """An ASGI endpoint behind its rule; errors are answered in the form of its surface."""
+    """An ASGI endpoint behind its rule; errors are answered in the form of its surface.
 
-    def __init__(self, gate: Gate, rule: Rule, surface: Surface, endpoint: Endpoint) -> None:
+    `surface` None: the path belongs to no surface, the caller's headers tell its form.
+    """
+
+    def __init__(self, gate: Gate, rule: Rule, surface: Surface | None, endpoint: Endpoint) -> None:
         self.rule = rule
         self._gate = gate
         self._surface = surface
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(
-            scope, receive, send, surface=self._surface, request_id=new_request_id()
-        )
+        exchange = new_exchange(scope, receive, send, self._surface)
         try:
             identity = self._gate.auth.check(self.rule, exchange)
             await self._endpoint(exchange, identity)
@@ -90,17 +91,28 @@ class Guarded:
             return  # without the end of the answer: the server closes the connection
 
 
+def new_exchange(scope: Scope, receive: Receive, send: Send, surface: Surface | None) -> Exchange:
+    """An exchange with an id; without a surface, errors have the form that the caller reads."""
+    exchange = Exchange(
+        scope, receive, send, surface=surface or "chat", request_id=new_request_id()
+    )
+    if surface is None:
+        exchange.surface = surface_of(exchange)
+    return exchange
+
+
 async def answer_unrouted(scope: Scope, receive: Receive, send: Send, fault: HTTPException) -> None:
     """The answer for a path or a method that the table does not have."""
-    surface: Surface = "chat"
-    if scope["path"].startswith("/v1beta/"):
-        surface = "gemini"
-    elif scope["path"].startswith("/v1/messages"):
+    path: str = scope["path"]
+    surface: Surface | None = None
+    if path.startswith("/v1/messages"):
         surface = "messages"
-    exchange = Exchange(scope, receive, send, surface=surface, request_id=new_request_id())
+    elif path.startswith("/v1/models/") and ":" in path:
+        surface = "gemini"
+    exchange = new_exchange(scope, receive, send, surface)
     if fault.status_code == 405:
         allowed = (fault.headers or {}).get("Allow", "")
         message = f"{scope['method']} is not allowed here; use {allowed}."
         await exchange.reply_error(ApiError(405, "method_not_allowed", message))
         return
-    await exchange.reply_error(not_found(scope["path"]))
+    await exchange.reply_error(not_found(path))

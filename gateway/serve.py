@@ -20,7 +20,7 @@ from gateway import observe
 from gateway.app import Gateway
 from gateway.ledger.command import open_books
 from gateway.preflight import CommandFailed, check_model, check_worker_packages
-from gateway.settings.load import SettingsError, is_loopback, load
+from gateway.settings.load import SettingsError, load, open_to_everybody
 from gateway.settings.types import Settings
 from proto.limits import HEADER_BLOCK_BYTES
 
@@ -60,12 +60,10 @@ def with_options(settings: Settings, args: argparse.Namespace) -> Settings:
         server = replace(server, host=args.host)
     if args.port is not None:
         server = replace(server, port=args.port)
-    if server.auth == "auto" and not settings.keys and not is_loopback(server.host):
-        raise SettingsError(
-            [f"--host {server.host} is reachable from other machines and there are no 'keys'; "
-             "add keys, or write 'auth: none' to serve everybody"]
-        )  # fmt: skip
-    return replace(settings, server=server)
+    changed = replace(settings, server=server)
+    if (exposure := open_to_everybody(changed)) is not None:
+        raise SettingsError([f"--host: {exposure}"])
+    return changed
 
 
 async def _run(gateway: Gateway, listener: socket.socket, read_again: Callable[[], None]) -> int:

@@ -8,7 +8,7 @@ import ssl
 from collections import deque
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 from gateway.exchange import Headers
 from gateway.settings.types import BackendSettings
@@ -79,11 +79,12 @@ class Backend:
             path = _VERSION.sub("", path, count=1) if self._base_path else path
         elif _VERSION.search(self._base_path):
             path = _VERSION.sub("", path, count=1)
-        text = query.decode("latin-1")
-        if text and any(f"{name}=" in text for name in _CREDENTIAL_QUERY):
-            pairs = parse_qsl(text, keep_blank_values=True)
-            text = urlencode([pair for pair in pairs if pair[0] not in _CREDENTIAL_QUERY])
-        return f"{self._base_path}{path}?{text}" if text else f"{self._base_path}{path}"
+        kept = "&".join(
+            piece
+            for piece in query.decode("latin-1").split("&")
+            if unquote_plus(piece.partition("=")[0]) not in _CREDENTIAL_QUERY
+        )
+        return f"{self._base_path}{path}?{kept}" if kept else f"{self._base_path}{path}"
 
 
 class Health:

@@ -5,6 +5,7 @@ the list it gave last.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from gateway.routing.table import shadowed_models
 
 log = structlog.get_logger(__name__)
 
+LIST_BYTES = 8 * 1024**2  # thousands of models are a few hundred KiB
 LIST_S = 2.0  # a backend that needs longer must not hang a model picker
 LEAST_AGE_S = 2.0  # between two readings, however often somebody asks for a model nobody knows
 _PATHS = {"openai": "/v1/models", "anthropic": "/v1/models", "gemini": "/v1beta/models"}
@@ -53,6 +55,12 @@ class Catalog:
         """A backend's models by id, as known right now."""
         return self._cards[backend]
 
+    def take_over(self, before: "Catalog") -> None:
+        """Keeps the lists of backends that are still the same ones."""
+        for name, backend in self._backends.items():
+            if before._backends.get(name) is backend:
+                self._cards[name] = before._cards[name]
+
     async def refresh(self, *, is_urgent: bool = False) -> None:
         """Asks the backends again when the lists are old (`is_urgent`: when a name is unknown)."""
         most_s = LEAST_AGE_S if is_urgent else self._cache_s
@@ -85,11 +93,18 @@ class Catalog:
             headers.append((b"anthropic-version", b"2023-06-01"))
         url = f"{_origin(settings.base_url)}{backend.url_path(_PATHS[settings.kind])}"
         try:
-            async with asyncio.timeout(LIST_S):
-                async with httpx.AsyncClient(verify=settings.tls_verify, timeout=LIST_S) as client:
-                    answer = await client.get(url, headers=headers)
-                return read_cards(answer.raise_for_status().json())
-        except (httpx.HTTPError, TimeoutError, ValueError) as fault:
+            async with (
+                asyncio.timeout(LIST_S),
+                httpx.AsyncClient(verify=settings.tls_verify, timeout=LIST_S) as client,
+                client.stream("GET", url, headers=headers) as answer,
+            ):
+                body = b""
+                async for piece in answer.raise_for_status().aiter_bytes():
+                    body += piece
+                    if len(body) > LIST_BYTES:
+                        raise ValueError("list too long")
+            return read_cards(json.loads(body))
+        except Exception as fault:  # noqa: BLE001 - one backend must not hide others
             log.warning("models.not_listed", backend=backend.name, fault=type(fault).__name__)
             return None
 

@@ -260,27 +260,26 @@ class EngineLink:
     ) -> EngineRun:
         """Starts a run.
 
-        Raises: EngineLost when no worker holds a lease.
+        Raises: EngineLost when no worker holds a lease; CodecFault for what no message can hold.
         """
         if not self.has_lease:
             raise EngineLost
         run = EngineRun(self, new_request_id())
-        self._runs[run.run_id] = run
-        sent = await self.send(
-            Submit(
-                run_id=run.run_id,
-                epoch=1,
-                start_token=1,
-                choice=0,
-                call=call,
-                plan=plan,
-                params=params,
-                seed=seed,
-                cache_salt=salt,
-                credit=LINK_CREDIT_TOKENS,
-            )
+        submit = Submit(
+            run_id=run.run_id,
+            epoch=1,
+            start_token=1,
+            choice=0,
+            call=call,
+            plan=plan,
+            params=params,
+            seed=seed,
+            cache_salt=salt,
+            credit=LINK_CREDIT_TOKENS,
         )
-        if not sent:
+        data = codec.encode(submit)
+        self._runs[run.run_id] = run
+        if not await self._send_bytes(data):
             del self._runs[run.run_id]
             raise EngineLost
         return run
@@ -293,8 +292,11 @@ class EngineLink:
 
     async def send(self, message: FromGateway) -> bool:
         """Sends a message; False when there is no worker to take it."""
+        return await self._send_bytes(codec.encode(message))
+
+    async def _send_bytes(self, data: bytes) -> bool:
         try:
-            await self._socket.send(codec.encode(message), zmq.NOBLOCK)
+            await self._socket.send(data, zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
@@ -311,12 +313,15 @@ class EngineLink:
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
-        hello = Hello(self._gateway_id, self._gateway_id, codec.VERSION, codec.VERSION)
         while True:
             if self.ready is not None and loop.time() - self._heard_s > LINK_LEASE_S:
                 self.lose(f"silent for {LINK_LEASE_S:g} s")
-            await self.send(hello if self.ready is None else Beat("up"))
+            await (self._say_hello() if self.ready is None else self.send(Beat("up")))
             await asyncio.sleep(LINK_BEAT_S)
+
+    async def _say_hello(self) -> bool:
+        hello = Hello(self._gateway_id, self._gateway_id, codec.VERSION, codec.VERSION)
+        return await self.send(hello)
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
@@ -327,8 +332,18 @@ class EngineLink:
             except CodecFault as fault:
                 log.warning("link.message_refused", fault=str(fault))
                 continue
+            if isinstance(message, Refused) and message.run_id is None:
+                await self._introduce_again(message)
+                continue
             self._heard_s = loop.time()
             await self._take(message)
+
+    async def _introduce_again(self, refused: Refused) -> None:
+        """The worker does not know us: it is another one, or forgot us while we were stopped."""
+        log.warning("link.refused", code=refused.code, detail=refused.detail)
+        if refused.code == "bad_message" and self.ready is not None:
+            self.lose("the worker does not know this gateway")
+            await self._say_hello()
 
     async def _take(self, message: LinkMessage) -> None:
         match message:
@@ -354,5 +369,5 @@ class EngineLink:
             run.put(message)
         elif isinstance(message, Done):
             await self.send(Ack(message.run_id, message.last_token, done=True))
-        elif isinstance(message, Refused) and message.run_id is None:
-            log.warning("link.refused", code=message.code, detail=message.detail)
+        elif not isinstance(message, Refused):  # lost together with a lease: nobody waits for it
+            await self.send(Cancel(message.run_id, 1, "nobody waits for this run"))

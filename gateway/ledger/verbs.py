@@ -1,7 +1,9 @@
-"""`tandem ledger report` and `export`, from words to text. Knows no argparse and no clock."""
+"""`tandem ledger report`, `export`, `reprice`: from words to text. Knows no argparse and no clock."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
+from decimal import Decimal
 from typing import TextIO
 
 from sqlalchemy import Engine
@@ -9,8 +11,10 @@ from sqlalchemy import Engine
 from gateway.ledger.export import ExportFormat, export
 from gateway.ledger.period import BadTime, parse_since, parse_until
 from gateway.ledger.query import Dimension, Query, ReportFault, dimensions_of
-from gateway.ledger.render import as_csv, as_json, as_table
+from gateway.ledger.render import as_csv, as_json, as_table, plain
 from gateway.ledger.report import report
+from gateway.ledger.reprice import reprice
+from gateway.ledger.row import Row
 
 FORMATS = {"table": as_table, "csv": as_csv, "json": as_json}
 
@@ -86,3 +90,27 @@ def run_export(words: ReportWords, engine: Engine, out: TextIO, now_ms: int) -> 
         raise ReportFault(f"rows are exported as csv or jsonl, not as {words.form!r}")
     for piece in export(engine, query_of(words, now_ms), forms[words.form]):
         out.write(piece)
+
+
+def run_reprice(
+    words: ReportWords,
+    engine: Engine,
+    price: Callable[[Row], Row],
+    out: TextIO,
+    now_ms: int,
+    *,
+    is_written: bool,
+) -> None:
+    """Prices rows anew and prints the difference. `engine`: a database's writer.
+
+    Raises: ReportFault; sqlalchemy.exc.DBAPIError.
+    """
+    found = reprice(engine, query_of(words, now_ms), price, is_written=is_written)
+    for currency in sorted(found.before.keys() | found.after.keys()):
+        before = found.before.get(currency, Decimal(0))
+        after = found.after.get(currency, Decimal(0))
+        difference = plain(after - before)
+        sign = "" if difference.startswith("-") else "+"
+        out.write(f"{currency}  {plain(before)} -> {plain(after)}  ({sign}{difference})\n")
+    done = "were changed" if is_written else "would change; nothing was written without --yes"
+    out.write(f"{found.row_count:,} rows {done}\n")

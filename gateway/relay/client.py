@@ -89,7 +89,7 @@ class Connection(asyncio.Protocol):
 
     async def head(self) -> None:
         """Waits for status and headers. Raises UpstreamFault."""
-        while not self._has_head:
+        while self._fault is not None or not self._has_head:
             self._raise_fault()
             await self._wait()
 
@@ -168,9 +168,15 @@ class Connection(asyncio.Protocol):
         self.is_dead = True
         self._wake()
 
-    # What the parser calls.
+    # What the parser calls. Bytes behind the end of the answer belong to nobody.
+
+    def on_message_begin(self) -> None:
+        if self.is_complete:
+            self._keeps_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self.is_complete:
+            return
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > HEADER_BLOCK_BYTES or len(self.headers) >= HEADER_COUNT:
             self._break("the backend's headers are too large")
@@ -180,9 +186,14 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
+        if self.is_complete or self._fault is not None:
+            return
         status = self._parser.get_status_code()
         if 100 <= status < 200:
             self.headers = []
+            return
+        if not 200 <= status < 600:
+            self._break(f"the backend answered with status {status}")
             return
         self.status, self._has_head = status, True
         names = {name for name, _ in self.headers}
@@ -191,12 +202,13 @@ class Connection(asyncio.Protocol):
         )
 
     def on_body(self, piece: bytes) -> None:
-        self._pieces.append(piece)
-        self._waiting_bytes += len(piece)
+        if not self.is_complete:
+            self._pieces.append(piece)
+            self._waiting_bytes += len(piece)
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
-        if self._has_head and not self.ends_by_close:
+        if self._has_head and not self.ends_by_close and not self.is_complete:
             self.is_complete = True
             self._keeps_alive = self._parser.should_keep_alive()
 

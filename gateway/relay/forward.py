@@ -11,11 +11,13 @@ import structlog
 
 from gateway.backends.base import Backend
 from gateway.errors import RETRY_BACKEND_BUSY_S, ApiError, stream_error_end
-from gateway.exchange import Exchange, Headers, Watch, header_text
+from gateway.exchange import CutShort, Exchange, Headers, Watch, header_text
 from gateway.ledger.entry import Outcome
 from gateway.relay.client import (
+    Clock,
     ConnectFailed,
     Connection,
+    GatewayStopping,
     UpstreamBroken,
     UpstreamClient,
     UpstreamFault,
@@ -53,6 +55,7 @@ class Outgoing:
     path: str
     body: bytes
     is_decoded: bool = False
+    is_stream: bool = False
 
 
 @dataclass(slots=True)
@@ -92,10 +95,13 @@ class Relay:
             async with Watch(exchange) as watch:
                 await self._run(exchange, watch, backend, outgoing, relayed)
         except UpstreamFault as fault:
-            backend.health.note_fault(is_connect=isinstance(fault, ConnectFailed))
-            await self._end_broken(exchange, backend, fault, relayed)
+            broken = fault
+        else:
+            return
         finally:
             backend.in_flight -= 1
+        _note_fault(backend, broken)
+        await self._end_broken(exchange, backend, broken, relayed)
 
     async def _run(
         self, exchange: Exchange, watch: Watch, backend: Backend, outgoing: Outgoing,
@@ -105,9 +111,8 @@ class Relay:
         connection: Connection | None = None
         try:
             watch.cap(clocks.total_s, UpstreamTimeout("total_s", clocks.total_s))
-            watch.limit(
-                clocks.first_event_s, UpstreamTimeout("first_event_s", clocks.first_event_s)
-            )
+            clock, limit_s = _first_clock(exchange, backend, outgoing)
+            watch.limit(limit_s, UpstreamTimeout(clock, limit_s))
             connection = await self._client.send(
                 backend.origin,
                 _request_head(exchange, backend, outgoing),
@@ -127,7 +132,7 @@ class Relay:
         connection: Connection, relayed: Relayed,
     ) -> None:  # fmt: skip
         """Status and headers, then every piece of the body as it comes."""
-        headers, content_type, encoding = _answer_headers(connection.headers)
+        headers, content_type, encoding = _answer_headers(connection.status, connection.headers)
         is_stream = content_type.startswith(b"text/event-stream")
         if is_stream:
             headers += [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
@@ -153,11 +158,13 @@ class Relay:
             if tap.life != life:  # comments and pings do not hide a dead backend
                 life = tap.life
                 watch.limit(idle_s, idle)
+            left_s = watch.hold()  # a slow client is not a silent backend
             await exchange.write(piece)
+            watch.resume(left_s)
             if tap.reading.finish is not None and connection.status < 400:
                 relayed.outcome = "succeeded"  # even if the client leaves before our end of file
         tap.finish()
-        if connection.ends_by_close and tap.is_stream and tap.reading.finish is None:
+        if connection.ends_by_close and connection.status < 400 and tap.lacks_its_end:
             raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
         await exchange.write(b"", is_last=True)
 
@@ -193,11 +200,16 @@ class Relay:
             raise error
         tap = relayed.tap
         assert tap is not None
-        if not tap.is_stream:
+        if tap.is_stream and tap.reading.finish is not None:  # it had said everything
+            relayed.outcome, relayed.error_type = "succeeded", None
+            await exchange.end_with(b"" if tap.is_between_events else b"\n\n")
+            return
+        if not tap.is_stream or tap.is_encoded:
             raise CutShort  # without the final HTTP chunk: a clean early end would pass for whole
         close = b"" if tap.is_between_events else b"\n\n"
-        end = stream_error_end(exchange.surface, error, exchange.request_id)
-        await exchange.write(close + end, is_last=True)
+        await exchange.end_with(
+            close + stream_error_end(exchange.surface, error, exchange.request_id)
+        )
 
 
 def _judge(relayed: Relayed, tap: Tap, *, is_ok: bool) -> None:
@@ -211,10 +223,6 @@ def _judge(relayed: Relayed, tap: Tap, *, is_ok: bool) -> None:
         relayed.error_type = "no_finish_reason"
     else:
         relayed.outcome = "succeeded"
-
-
-class CutShort(Exception):
-    """The connection to the client must be closed without ending its answer."""
 
 
 def upstream_error(fault: UpstreamFault) -> ApiError:
@@ -253,7 +261,7 @@ def _request_head(exchange: Exchange, backend: Backend, outgoing: Outgoing) -> b
     return b"".join(lines)
 
 
-def _answer_headers(received: Headers) -> tuple[Headers, bytes, bytes | None]:
+def _answer_headers(status: int, received: Headers) -> tuple[Headers, bytes, bytes | None]:
     """Headers for the client, the content type and the content encoding."""
     headers: Headers = []
     content_type, encoding = b"", None
@@ -265,16 +273,43 @@ def _answer_headers(received: Headers) -> tuple[Headers, bytes, bytes | None]:
             encoding = value
         if name not in _NOT_SENT_DOWN and name not in named:
             headers.append((name, value))
+    dropped: set[bytes] = set()
     if content_type.startswith(b"text/event-stream"):
-        headers = [(name, value) for name, value in headers if name != b"cache-control"]
+        dropped = {b"cache-control", b"content-length"}  # its end may be an error of ours
+    elif status in (204, 304):
+        dropped = {b"content-length"}
+    headers = [(name, value) for name, value in headers if name not in dropped]
     return headers, content_type, encoding
 
 
 def _named_by_connection(headers: Headers) -> frozenset[bytes]:
-    for name, value in headers:
-        if name == b"connection" and value.lower() not in (b"keep-alive", b"close"):
-            return frozenset(item.strip().lower() for item in value.split(b","))
-    return frozenset()
+    return frozenset(
+        item.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for item in value.split(b",")
+    )
+
+
+def _first_clock(exchange: Exchange, backend: Backend, outgoing: Outgoing) -> tuple[Clock, float]:
+    """The clock that runs until the first event: ours, or the client's own where it is shorter.
+
+    Nobody hears an answer that comes after the client's time; a stream's events keep it listening.
+    """
+    ours_s = backend.settings.first_event_s
+    announced_s = None if outgoing.is_stream else exchange.announced_wait_s()
+    if announced_s is not None and (ours_s <= 0 or announced_s < ours_s):
+        return "client timeout", announced_s
+    return "first_event_s", ours_s
+
+
+def _note_fault(backend: Backend, fault: UpstreamFault) -> None:
+    """Books a fault against the backend, unless it was the client's or our own doing."""
+    clock = fault.clock if isinstance(fault, UpstreamTimeout) else None
+    if isinstance(fault, GatewayStopping) or clock in ("total_s", "client timeout"):
+        return
+    is_connect = isinstance(fault, ConnectFailed) or clock == "connect_s"
+    backend.health.note_fault(is_connect=is_connect)
 
 
 def _busy(backend: Backend) -> ApiError:

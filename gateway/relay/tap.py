@@ -39,6 +39,8 @@ class Tap:
         self.reading = Reading()
         self.is_on = True
         self.is_stream = is_stream
+        self.is_encoded = content_encoding is not None
+        self._is_unreadable = False
         self.life = 0
         self.first_s: float | None = None
         self.last_s: float | None = None
@@ -51,8 +53,13 @@ class Tap:
 
     @property
     def is_between_events(self) -> bool:
-        """Whether a stream could be ended here without cutting a record."""
-        return self._sse is None or not self.is_on or self._sse.is_between_events
+        """Whether a stream could be ended here without cutting a record, as far as is known."""
+        return self._sse is None or (self.is_on and self._sse.is_between_events)
+
+    @property
+    def lacks_its_end(self) -> bool:
+        """Whether a finished answer shows that it is not whole."""
+        return self._is_unreadable or (self.is_on and self.reading.finish is None)
 
     def feed(self, piece: bytes) -> None:
         """Takes a copy of relayed bytes."""
@@ -73,6 +80,9 @@ class Tap:
                 self._events(self._sse.finish())
             elif self._whole:
                 self._objects(json.loads(b"".join(self._whole)))
+        except ValueError as fault:
+            self._is_unreadable = True
+            self._switch_off(fault)
         except Exception as fault:  # noqa: BLE001 - as in feed
             self._switch_off(fault)
 

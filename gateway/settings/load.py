@@ -169,19 +169,14 @@ def _check_server(reader: Reader, settings: Settings) -> None:
         reader.note("server.max_body_mb", "server.max_body_mb: expected at least 1")
     if server.auth == "keys" and not settings.keys:
         reader.note("server.auth", "server.auth is 'keys' but there are no entries under 'keys'")
-    if server.auth == "auto" and not settings.keys and not is_loopback(server.host):
-        reader.note(
-            "server.host",
-            f"server.host: {server.host} is reachable from other machines and there are no 'keys'; "
-            "add keys, or write 'auth: none' to serve everybody",
-        )
+    if (exposure := open_to_everybody(settings)) is not None:
+        reader.note("server.host", f"server.host: {exposure}")
 
 
 def _check_backend(reader: Reader, where: str, backend: BackendSettings) -> None:
-    parts = urlsplit(backend.base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_web_address(backend.base_url):
         reader.note(f"{where}.base_url", f"{where}.base_url: expected an http or https address")
-    if parts.username or parts.password or parts.query:
+    elif "@" in backend.base_url or "?" in backend.base_url:
         reader.note(f"{where}.base_url", f"{where}.base_url: credentials belong under 'keys'")
     if len(backend.keys) > 1:
         reader.note(f"{where}.keys", f"{where}.keys: one key can be used today, give one")
@@ -229,6 +224,17 @@ def _check_prices(reader: Reader, settings: Settings) -> None:
             reader.note(where, f"{where}: give prices or 'energy', not both")
 
 
+def open_to_everybody(settings: Settings) -> str | None:
+    """Why these settings would serve other machines without a key, where nobody said so."""
+    host = settings.server.host
+    if settings.server.auth != "auto" or settings.keys or is_loopback(host):
+        return None
+    return (
+        f"{host} is reachable from other machines and there are no 'keys'; "
+        "add keys, or write 'auth: none' to serve everybody"
+    )
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address we bind."""
     if host == "localhost":
@@ -236,6 +242,15 @@ def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
+        return False
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        parts.netloc.encode("idna")
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets, ports and labels that no address has
         return False
 
 

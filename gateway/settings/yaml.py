@@ -6,6 +6,7 @@ interpolated.
 """
 
 import dataclasses
+import math
 import re
 import types
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ import yaml
 from gateway.settings.secrets import read_secret
 from gateway.settings.types import Secret
 
+_SECRET_PATHS = ("keys", "secret", "token", "headers", "url")
+MOST_DIGITS = 18  # of a whole number
 NEAR_EDITS = 3  # a key this close is taken for a typing mistake
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+)([eE][-+]?[0-9]+)?")
@@ -149,7 +152,7 @@ class Reader:
 
     def _entries(self, node: yaml.Node, path: str) -> list[tuple[str, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
-            self._fail(node, path, f"expected a mapping, found {_kind(node)}")
+            self._fail(node, path, f"expected a mapping, found {_kind(node, path)}")
         entries: list[tuple[str, yaml.Node]] = []
         seen: set[str] = set()
         for key_node, item in node.value:
@@ -177,7 +180,7 @@ class Reader:
 
     def _list(self, item_hint: Any, node: yaml.Node, path: str) -> tuple[Any, ...]:
         if not isinstance(node, yaml.SequenceNode):
-            self._fail(node, path, f"expected a list, found {_kind(node)}")
+            self._fail(node, path, f"expected a list, found {_kind(node, path)}")
         result: list[Any] = []
         wrong = False
         for index, item in enumerate(node.value):
@@ -204,7 +207,7 @@ class Reader:
         if isinstance(node, yaml.ScalarNode) and node.value in options:
             return node.value
         self._fail(
-            node, path, f"expected one of {', '.join(map(str, options))}, found {_kind(node)}"
+            node, path, f"expected one of {', '.join(map(str, options))}, found {_kind(node, path)}"
         )
 
     def _secret(self, node: yaml.Node, path: str) -> Secret:
@@ -216,14 +219,14 @@ class Reader:
 
     def _scalar(self, cls: Any, node: yaml.Node, path: str) -> Any:
         if not isinstance(node, yaml.ScalarNode):
-            self._fail(node, path, f"expected {_noun(cls)}, found {_kind(node)}")
+            self._fail(node, path, f"expected {_noun(cls)}, found {_kind(node, path)}")
         text: str = node.value
         tag = node.tag.rpartition(":")[2]
         if cls is bool and tag == "bool":
             return text == "true"
-        if cls is int and tag == "int":
+        if cls is int and tag == "int" and len(text) <= MOST_DIGITS:
             return int(text)
-        if cls is float and tag in ("int", "float"):
+        if cls is float and tag in ("int", "float") and math.isfinite(float(text)):
             return float(text)
         if cls in (str, Path) and tag == "str":
             return cls(text)
@@ -232,7 +235,7 @@ class Reader:
         if cls is date:
             return self._date(text, node, path)
         hint = " (quote it to make it text)" if cls in (str, Path) else ""
-        self._fail(node, path, f"expected {_noun(cls)}, found {_kind(node)}{hint}")
+        self._fail(node, path, f"expected {_noun(cls)}, found {_kind(node, path)}{hint}")
 
     def _decimal(self, text: str, node: yaml.Node, path: str) -> Decimal:
         try:
@@ -320,9 +323,13 @@ def _noun(cls: Any) -> str:
     }[cls]
 
 
-def _kind(node: yaml.Node) -> str:
+def _kind(node: yaml.Node, path: str) -> str:
     if isinstance(node, yaml.MappingNode):
         return "a mapping"
     if isinstance(node, yaml.SequenceNode):
         return "a list"
-    return "nothing" if node.tag.endswith(":null") else repr(str(node.value)[:64])
+    if node.tag.endswith(":null"):
+        return "nothing"
+    if any(word in path for word in _SECRET_PATHS):  # what stands there may be a secret
+        return {"str": "text"}.get(node.tag.rpartition(":")[2], "a number")
+    return repr(str(node.value)[:64])

@@ -100,7 +100,7 @@ class Answer:
         """Ends a started stream with an error."""
         exchange = self._exchange
         end = stream_error_end(exchange.surface, error, exchange.request_id)
-        await exchange.write(end, is_last=True)
+        await exchange.end_with(end)
 
     async def _write_whole(self, events: AsyncIterator[Event | Silence]) -> Finished:
         seen: list[Event] = []

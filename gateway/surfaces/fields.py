@@ -1,10 +1,12 @@
 """Reading single fields of a JSON request. Knows no surface; every error names its field."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from gateway.errors import ApiError
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 Disposition = Literal["honoured", "neutral", "refused"]
 
 
@@ -24,6 +26,17 @@ def check_dispositions(
             raise bad_field(name, f"'{name}' is not supported by this model; leave it out.")
         if name in off_values and not any(_is_same(value, off) for off in off_values[name]):
             raise bad_field(name, f"'{name}' is not supported by this model yet; leave it out.")
+
+
+def clean(value: Any) -> Any:
+    """JSON with lone surrogates (half an emoji) replaced: no text of ours can hold them."""
+    if isinstance(value, str):
+        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [clean(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): clean(item) for key, item in value.items()}
+    return value
 
 
 def number(body: dict[str, Any], name: str, *, low: float, high: float) -> float | None:

@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from gateway.exchange import Exchange
+from gateway.settings.types import Surface
 
 Form = Literal["openai", "anthropic", "google"]
+_SURFACES: dict[Form, Surface] = {"openai": "chat", "anthropic": "messages", "google": "gemini"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,11 @@ def form_of(exchange: Exchange) -> Form:
     if is_google:
         return "google"
     return "anthropic" if exchange.header(b"anthropic-version") is not None else "openai"
+
+
+def surface_of(exchange: Exchange) -> Surface:
+    """The surface whose errors the caller of a path that all programs share understands."""
+    return _SURFACES[form_of(exchange)]
 
 
 def model_list(form: Form, models: Iterable[ListedModel], created: int) -> dict[str, Any]:

@@ -73,7 +73,7 @@ async def read_request(exchange: Exchange, limit_bytes: int) -> ModelRequest:
 def _gemini(exchange: Exchange, envelope: Envelope) -> ModelRequest:
     """Google's surface names the model and the method in the path."""
     model, _, method = exchange.scope["path_params"]["call"].rpartition(":")
-    if not model or method not in GEMINI_METHODS:
+    if method not in GEMINI_METHODS or any(part in ("", ".", "..") for part in model.split("/")):
         raise not_found(exchange.path)
     config = envelope.fields.get("generationConfig")
     return ModelRequest(
@@ -82,7 +82,7 @@ def _gemini(exchange: Exchange, envelope: Envelope) -> ModelRequest:
         is_stream=method == "streamGenerateContent",
         max_tokens=_count(config.get("maxOutputTokens")) if isinstance(config, dict) else None,
         envelope=envelope,
-        path=quote(exchange.path, safe="/:@"),
+        path=exchange.scope["raw_path"].decode("latin-1"),
         body=exchange.body,
     )
 

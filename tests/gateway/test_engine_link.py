@@ -12,7 +12,17 @@ import httpx
 import pytest
 
 from gateway.settings.types import WorkerHostSettings
-from proto.messages import Ack, Cancel, Credit, Done, Drain, Progress, Queued, Refused, Submit
+from proto.messages import (
+    Ack,
+    Cancel,
+    Credit,
+    Drain,
+    Hello,
+    Progress,
+    Queued,
+    Refused,
+    Submit,
+)
 from proto.worker_settings import QueueSettings, WorkerSettings
 from tests.fakes.worker import FakeWorker, Script
 from tests.gateway.harness import Running, running_gateway
@@ -245,7 +255,6 @@ async def test_an_engine_fault_is_an_error_not_an_answer(tmp_path: Path) -> None
         await worker.hear(Ack)
     assert answer.status_code == 503
     assert row.outcome == "failed"
-    assert Done is not None
 
 
 async def test_a_drain_that_runs_out_ends_streams_with_an_error(tmp_path: Path) -> None:
@@ -265,3 +274,40 @@ async def test_a_drain_that_runs_out_ends_streams_with_an_error(tmp_path: Path) 
         late = await client.post("/v1/chat/completions", json=BODY)
     assert records(answer.text)[-2]["error"]["type"] == "stream_error"
     assert (late.status_code, late.json()["error"]["code"]) == (503, "draining")
+
+
+async def test_a_worker_that_does_not_know_us_is_told_who_we_are(tmp_path: Path) -> None:
+    """It was replaced within the lease, or forgot us while this process stood still."""
+    async with engine(tmp_path, say_hello) as (_, worker, client):
+        hellos = len([m for m in worker.heard if isinstance(m, Hello)])
+        await worker.send(Refused("bad_message", "say Hello first"))
+        await worker.hear(Hello, hellos + 1)
+        async with asyncio.timeout(5):
+            while (await client.get("/readyz")).status_code != 200:
+                await asyncio.sleep(0.01)
+        answer = await client.post("/v1/chat/completions", json=BODY)
+    assert answer.status_code == 200
+
+
+async def test_a_run_that_nobody_waits_for_is_cancelled(tmp_path: Path) -> None:
+    async with engine(tmp_path, say_hello) as (_, worker, _):
+        await worker.send(Progress("ghost", "prefill", 1, 5, 0))
+        cancel = await worker.hear(Cancel)
+    assert cancel.run_id == "ghost"
+
+
+async def test_half_an_emoji_is_replaced_and_what_no_message_can_hold_is_a_400(
+    tmp_path: Path,
+) -> None:
+    async with engine(tmp_path, say_hello) as (gateway, worker, client):
+        half = b'{"model":"TandemLLM","messages":[{"role":"user","content":"a\\ud83d"}]}'
+        answer = await client.post("/v1/chat/completions", content=half)
+        run = await worker.hear(Submit)
+        huge = await client.post(
+            "/v1/chat/completions", json={**BODY, "chat_template_kwargs": {"a": 2**70}}
+        )
+        link = gateway.gateway.engine
+        assert link is not None and not link._runs
+    assert answer.status_code == 200
+    assert run.call.messages[0].text == "a\ufffd"
+    assert (huge.status_code, huge.json()["error"]["param"]) == (400, "chat_template_kwargs")

@@ -112,8 +112,9 @@ def test_shadowed_models_are_told() -> None:
         ("anthropic", "http://x", "/v1/messages", b"beta=true", "/v1/messages?beta=true"),
         ("anthropic", "http://x/anthropic", "/v1/messages", b"", "/anthropic/v1/messages"),
         ("anthropic", "http://x/v1", "/v1/messages", b"", "/v1/messages"),
-        ("gemini", "http://x", "/v1beta/models/m:generateContent", b"key=K&alt=sse",
-         "/v1beta/models/m:generateContent?alt=sse"),
+        ("gemini", "http://x", "/v1beta/models/m:generateContent", b"key=K&alt=sse&q=a%20b+c&e=",
+         "/v1beta/models/m:generateContent?alt=sse&q=a%20b+c&e="),
+        ("gemini", "http://x", "/v1/x", b"%6bey=K&api_key=K&access_token=K", "/v1/x"),
     ],
 )  # fmt: skip
 def test_paths_at_the_backend(
@@ -288,6 +289,8 @@ def test_errors_have_the_form_of_their_surface() -> None:
     assert (
         json.loads(error_body("messages", unavailable, "r"))["error"]["type"] == "overloaded_error"
     )
+    late = ApiError(504, "x", "m")
+    assert json.loads(error_body("messages", late, "r"))["error"]["type"] == "api_error"
     failed = ApiError(502, "x", "m")
     assert json.loads(error_body("messages", failed, "r"))["error"]["type"] == "api_error"
 
@@ -299,7 +302,7 @@ def test_errors_have_the_form_of_their_surface() -> None:
         ("completions", b'data: {"error":', b"\n\ndata: [DONE]\n\n"),
         ("messages", b'event: error\ndata: {"type":"error",', b"}\n\n"),
         ("responses", b'event: response.failed\ndata: {"type":"response.failed",', b"}\n\n"),
-        ("gemini", b'data: {"error":{"code":429,', b"}\n\n"),
+        ("gemini", b'data: {"error":{"code":502,', b"}\n\n"),
     ],
 )
 def test_the_error_end_of_each_stream(surface: Any, begins: bytes, ends: bytes) -> None:

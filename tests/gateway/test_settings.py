@@ -105,6 +105,18 @@ def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> No
          "2: prices[0].per_mtok.input: expected a number of at least 0, found '-1'"),
         ("worker: {}\nprices: [{model: m, currency: euro, per_mtok: {input: 1}}]",
          "2: prices[0].currency: expected three letters such as USD"),
+        ("backends: {b: {kind: openai, base_url: 'http://h:99999/v1'}}",
+         "1: backends.b.base_url: expected an http or https address"),
+        ("backends: {b: {kind: openai, base_url: 'http://a..b/v1'}}",
+         "1: backends.b.base_url: expected an http or https address"),
+        ("backends: {b: {kind: openai, base_url: 'http://[::1/v1'}}",
+         "1: backends.b.base_url: expected an http or https address"),
+        ("backends: {b: {kind: openai, base_url: 'http://u:p@h/v1'}}",
+         "1: backends.b.base_url: credentials belong under 'keys'"),
+        ("backends: {b: {kind: openai, base_url: http://x, idle_s: 1e999}}",
+         "1: backends.b.idle_s: expected a number, found '1e999'"),
+        ("worker: {}\nserver: {port: " + "9" * 5000 + "}",
+         "2: server.port: expected a whole number, found '" + "9" * 64 + "'"),
         ("worker: {}\nkeys: [{label: a}]", "2: keys[0]: give exactly one of 'sha256' and 'secret'"),
         ("server: {port: 1}",
          "1: nothing to serve: add a 'worker' section or a backend under 'backends'"),
@@ -130,6 +142,22 @@ def test_words_that_yaml_1_1_takes_for_booleans_and_numbers_stay_words(tmp_path:
 
 def test_a_secret_never_shows_in_words(tmp_path: Path) -> None:
     assert "sk-canary" not in repr(read(tmp_path, GOOD, {**ENVIRON, "SKYLINE_KEY": "sk-canary"}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "backends: {b: {kind: openai, base_url: http://x, keys: [sk-canary]}}",
+        "backends: {b: {kind: openai, base_url: http://x, keys: sk-canary}}",
+        "backends: {b: {kind: openai, base_url: http://x, keys: [{label: a, secret: 4711}]}}",
+        "worker: {}\nkeys: sk-canary",
+        "worker: {}\nserver: {admin_token: {a: sk-canary}}",
+        "worker: {}\nledger: {url: [sk-canary]}",
+    ],
+)
+def test_a_mistake_where_a_secret_stands_never_quotes_it(tmp_path: Path, text: str) -> None:
+    told = "\n".join(problems(tmp_path, text))
+    assert told and "canary" not in told and "4711" not in told
 
 
 def test_a_missing_secret_is_named_by_its_variable(tmp_path: Path) -> None:

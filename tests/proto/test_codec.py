@@ -27,7 +27,7 @@ JSON = st.recursive(
 
 
 def strategy_for(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a type hint, built from the hint alone, so that a new message is covered at once."""
+    """Values of a type hint, built from the hint alone: a new message is covered at once."""
     origin = get_origin(hint)
     if hint is Json or list in map(get_origin, get_args(hint)):
         return JSON

@@ -65,7 +65,8 @@ def template_args(body: dict[str, Any]) -> dict[str, Any] | None:
     if value is None:
         return None
     is_flat = isinstance(value, dict) and not any(
-        isinstance(item, (dict, list)) for item in value.values()
+        isinstance(item, (dict, list)) or (isinstance(item, int) and abs(item) >= 2**63)
+        for item in value.values()
     )
     if not is_flat or len(str(value)) > TEMPLATE_ARGS_BYTES:
         raise bad_field(

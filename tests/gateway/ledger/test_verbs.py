@@ -14,8 +14,9 @@ from gateway.ledger.export import ROWS_AT_A_TIME, export
 from gateway.ledger.query import Query, ReportFault
 from gateway.ledger.render import as_csv, as_json, as_table
 from gateway.ledger.report import Line, Report, report
+from gateway.ledger.reprice import reprice
 from gateway.ledger.row import COLUMNS, Row
-from gateway.ledger.verbs import ReportWords, query_of, run_export, run_report
+from gateway.ledger.verbs import ReportWords, query_of, run_export, run_report, run_reprice
 from gateway.store.db import Database
 from tests.gateway.ledger.made import NOON_MS, stored, write
 
@@ -198,3 +199,49 @@ def test_a_request_that_still_runs_is_not_exported(books: Database) -> None:
     write(books, [replace(ROWS[0], request_id="d", outcome=None)])
     assert len(exported(books, form="jsonl").splitlines()) == 3
     assert report(books.reader, Query()).total.requests == 3
+
+
+# -- reprice ------------------------------------------------------------------------------------
+
+
+def dearer(row: Row) -> Row:
+    """A list that asks 2 euros for each row; it leaves costs that are there alone."""
+    if row.cost_source is not None:
+        return row
+    return replace(row, cost_micros=2_000_000, currency="EUR", cost_source="table", price_id="new")
+
+
+def test_repricing_says_what_it_would_change_and_then_changes_it(database: Database) -> None:
+    rows = [
+        replace(ROWS[0], request_id="a", cost_source="table", price_id="old", price_input=5),
+        replace(ROWS[0], request_id="b", cost_source="provider", cost_micros=7),
+        replace(ROWS[0], request_id="c", cost_source="none", cost_micros=None, currency=None),
+        replace(ROWS[0], request_id="d", ts_ms=NOON_MS + 9 - 3_600_000),
+        dearer(replace(ROWS[1], request_id="e")),
+    ]
+    write(database, rows)
+    words = ReportWords(since="1h")
+    said = []
+    for is_written in (False, True, True):
+        before = stored(database)
+        out = io.StringIO()
+        run_reprice(words, database.writer, dearer, out, NOON_MS + 10, is_written=is_written)
+        said.append(out.getvalue())
+        assert (stored(database) == before) == (not is_written or len(said) == 3)
+    assert said == [
+        "EUR  0.16625 -> 4  (+3.83375)\n2 rows would change; nothing was written without --yes\n",
+        "EUR  0.16625 -> 4  (+3.83375)\n2 rows were changed\n",
+        "0 rows were changed\n",
+    ]
+    after = stored(database)
+    assert [row.cost_micros for row in after] == [2_000_000, 7, 2_000_000, 166_250, 2_000_000]
+    assert (after[0].price_id, after[0].price_input) == ("new", None)
+    assert after[0] == dearer(replace(rows[0], cost_source=None, price_input=None))
+
+
+def test_repricing_goes_through_all_rows(sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.ledger.reprice.ROWS_AT_A_TIME", 3)
+    write(sqlite, [replace(ROWS[1], request_id=f"req-{i}") for i in range(9)])
+    found = reprice(sqlite.writer, Query(), dearer, is_written=True)
+    assert found.row_count == 9
+    assert {row.cost_micros for row in stored(sqlite)} == {2_000_000}
