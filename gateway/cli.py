@@ -90,23 +90,29 @@ def _config_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _ledger_verbs(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(required=True, metavar="report|export")
-    for name, help_text in (("report", "sums by model, client, day, …"), ("export", "raw rows")):
-        verb = verbs.add_parser(name, help=help_text)
+    verbs = parser.add_subparsers(required=True, metavar="report|export|reprice")
+
+    report = verbs.add_parser("report", help="sums by model, client, day and more")
+    report.add_argument("--by", default="model", metavar="A,B", help="dimensions")
+    report.add_argument("--format", default="table", choices=["table", "csv", "json"])
+    report.set_defaults(verb=_ledger_report)
+
+    export = verbs.add_parser("export", help="raw rows")
+    export.add_argument("--format", default="csv", choices=["csv", "jsonl"])
+    export.set_defaults(verb=_ledger_export)
+
+    reprice = verbs.add_parser("reprice", help="price rows anew, after a mistake in the prices")
+    reprice.add_argument("--yes", action="store_true", help="write; without it only say")
+    reprice.set_defaults(verb=_ledger_reprice)
+
+    for verb in (report, export, reprice):
         _config_option(verb)
         verb.add_argument("--ledger", metavar="PATH", help="another ledger file")
         verb.add_argument("--since", metavar="WHEN", help="a day, a time, or an age such as 7d")
         verb.add_argument("--until", metavar="WHEN")
         verb.add_argument("--utc", action="store_true", help="days of UTC instead of local time")
-        for name_of in ("model", "client", "backend", "profile", "class", "kind"):
-            verb.add_argument(f"--{name_of}", dest=f"only_{name_of}", metavar="NAME")
-        if name == "report":
-            verb.add_argument("--by", default="model", metavar="A,B", help="dimensions")
-            verb.add_argument("--format", default="table", choices=["table", "csv", "json"])
-            verb.set_defaults(verb=_ledger_report)
-        else:
-            verb.add_argument("--format", default="csv", choices=["csv", "jsonl"])
-            verb.set_defaults(verb=_ledger_export)
+        for name in ("model", "client", "backend", "profile", "class", "kind"):
+            verb.add_argument(f"--{name}", dest=f"only_{name}", metavar="NAME")
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -190,6 +196,12 @@ def _ledger_export(args: argparse.Namespace) -> int:
     from gateway.ledger.command import print_export
 
     return print_export(_settings(args), args, sys.stdout)
+
+
+def _ledger_reprice(args: argparse.Namespace) -> int:
+    from gateway.ledger.command import reprice_rows
+
+    return reprice_rows(_settings(args), args, sys.stdout)
 
 
 if __name__ == "__main__":

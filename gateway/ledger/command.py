@@ -17,7 +17,7 @@ from gateway.ledger.prices import PriceList
 from gateway.ledger.query import ReportFault
 from gateway.ledger.render import as_json
 from gateway.ledger.report import report
-from gateway.ledger.verbs import ReportWords, query_of, run_export, run_report
+from gateway.ledger.verbs import ReportWords, query_of, run_export, run_report, run_reprice
 from gateway.ledger.writer import Ledger
 from gateway.preflight import CommandFailed
 from gateway.settings.installation import make_state_dir
@@ -79,13 +79,23 @@ def open_database(settings: Settings, option: str | None = None) -> Database:
 def print_report(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
     """`tandem ledger report`."""
     words = _words(args, by=args.by)
-    return _print(settings, args, lambda engine: run_report(words, engine, out, now_ms()))
+    return _print(settings, args, lambda db: run_report(words, db.reader, out, now_ms()))
 
 
 def print_export(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
     """`tandem ledger export`."""
     words = _words(args)
-    return _print(settings, args, lambda engine: run_export(words, engine, out, now_ms()))
+    return _print(settings, args, lambda db: run_export(words, db.reader, out, now_ms()))
+
+
+def reprice_rows(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
+    """`tandem ledger reprice`."""
+    words, price = _words(args), PriceList(settings.prices).price
+
+    def run(database: Database) -> None:
+        run_reprice(words, database.writer, price, out, now_ms(), is_written=args.yes)
+
+    return _print(settings, args, run)
 
 
 def usage_body(engine: Engine, query_string: str) -> bytes:
@@ -122,14 +132,14 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _print(settings: Settings, args: argparse.Namespace, run: Callable[[Engine], None]) -> int:
+def _print(settings: Settings, args: argparse.Namespace, run: Callable[[Database], None]) -> int:
     if args.ledger is not None or settings.ledger.url is None:
         file = _file(settings, args.ledger)
         if not file.is_file():
             raise CommandFailed(f"there is no ledger at {file}; 'tandem serve' makes it")
     database = open_database(settings, args.ledger)
     try:
-        run(database.reader)
+        run(database)
     except ReportFault as fault:
         raise CommandFailed(str(fault)) from fault
     finally:
@@ -140,7 +150,7 @@ def _print(settings: Settings, args: argparse.Namespace, run: Callable[[Engine],
 def _words(args: argparse.Namespace, by: str = "model") -> ReportWords:
     return ReportWords(
         by=by,
-        form=args.format,
+        form=getattr(args, "format", "table"),
         since=args.since,
         until=args.until,
         utc=args.utc,

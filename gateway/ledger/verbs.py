@@ -1,4 +1,4 @@
-"""`tandem ledger report`, `export`, `reprice`: from words to text. Knows no argparse and no clock."""
+"""`tandem ledger report`, `export`, `reprice`: words to text. Knows no argparse and no clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

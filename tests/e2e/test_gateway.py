@@ -132,6 +132,7 @@ def test_the_report_agrees_with_the_rows_on_both_databases(
         report = json.loads(tandem(server, *by, **environ))
         web = httpx.get(f"{server.base}/v1/dashboard/usage?by=model,client,day").json()
         table = tandem(server, "ledger", "report", "--by", "model", **environ)
+        same = tandem(server, "ledger", "reprice", **environ)
     assert len(rows) == 24
     requests, prompt, cost = Counter[Any](), Counter[Any](), Counter[Any]()
     for row in rows:
@@ -151,6 +152,7 @@ def test_the_report_agrees_with_the_rows_on_both_databases(
         assert micros == cost[line["model"], line["client"]]
     assert web["lines"] == report["lines"]
     assert "one" in table and "total" in table
+    assert "nothing was written without --yes" in same
 
 
 def test_sighup_reads_the_configuration_again_and_a_faulty_one_changes_nothing(
