@@ -101,7 +101,8 @@ class Gateway:
             raise SettingsError([exposure])
         auth, prices = Auth(settings), PriceList(settings.prices)
         routing = build_routing(settings, self.pipeline.routing)
-        self.settings, self.auth, self.ledger.prices = settings, auth, prices
+        self.settings, self.auth = settings, auth
+        self.ledger.books.use_prices(prices.price)
         self.pipeline.routing = routing
         log.info("settings.applied", config_rev=settings.rev, need_restart=differing)
 

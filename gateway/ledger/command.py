@@ -27,15 +27,11 @@ from gateway.store.db import Database, StoreFault
 FILTERS = ("model", "client", "backend", "profile", "class", "kind")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class OpenLedger:
-    """The books of a running gateway. `prices` may be replaced while it runs: new rows only.
-
-    `database` None: nothing is kept.
-    """
+    """The books of a running gateway, and their database (None: nothing is kept)."""
 
     books: Books
-    prices: PriceList
     database: Database | None = None
 
 
@@ -44,19 +40,17 @@ def open_books(settings: Settings, option: str | None) -> OpenLedger:
 
     Raises: CommandFailed.
     """
-    prices = PriceList(settings.prices)
     if option == "none":
-        return OpenLedger(NoLedger(), prices)
+        return OpenLedger(NoLedger())
     database = open_database(settings, option)
     books = Ledger(
         database,
         settings.ledger,
         state_dir=make_state_dir(settings.state_dir),
-        price=lambda row: opened.prices.price(row),
+        price=PriceList(settings.prices).price,
         clock=Clock(now_ms, time.monotonic),
     )
-    opened = OpenLedger(books, prices, database)
-    return opened
+    return OpenLedger(books, database)
 
 
 def open_database(settings: Settings, option: str | None = None) -> Database:

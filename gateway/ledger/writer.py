@@ -13,7 +13,6 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.ledger.books import STOP_S, Counts
-from gateway.ledger.books import Books as Books  # what the gateway is given, beside its ledger
 from gateway.ledger.clock import Clock
 from gateway.ledger.entry import Entry
 from gateway.ledger.inserts import Inserts, is_rows_fault, mark_lost, reason_of

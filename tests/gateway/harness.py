@@ -11,7 +11,6 @@ import uvicorn
 
 from gateway.app import Gateway
 from gateway.ledger.command import OpenLedger
-from gateway.ledger.prices import PriceList
 from gateway.settings.types import (
     BackendSettings,
     LedgerSettings,
@@ -46,7 +45,7 @@ async def running_gateway(tmp_path: Path, **sections: Any) -> AsyncIterator[Runn
     )
     settings = Settings(server=server, ledger=LedgerSettings(), rev="test", **sections)
     books = MemoryBooks()
-    gateway = Gateway(settings, OpenLedger(books, PriceList(settings.prices)))
+    gateway = Gateway(settings, OpenLedger(books))
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(

@@ -142,14 +142,13 @@ async def test_keys_open_what_they_name_and_nothing_else(tmp_path: Path) -> None
 def test_every_path_has_a_rule_and_none_is_open_that_costs(tmp_path: Path) -> None:
     from gateway.app import Gateway
     from gateway.ledger.command import OpenLedger
-    from gateway.ledger.prices import PriceList
     from gateway.settings.types import ServerSettings, Settings
     from tests.fakes.books import MemoryBooks
 
     settings = Settings(
         server=ServerSettings(state_dir=tmp_path), backends={"b": backend("http://127.0.0.1:1")}
     )
-    gateway = Gateway(settings, OpenLedger(MemoryBooks(), PriceList(())))
+    gateway = Gateway(settings, OpenLedger(MemoryBooks()))
     rules = {}
     for route in gateway.asgi.routes:
         assert isinstance(route, Route) and isinstance(route.endpoint, Guarded)
