@@ -404,3 +404,25 @@ async def test_slow_client_slows_its_backend(tmp_path: Path) -> None:
         assert 0 < written < 350
         writer.close()
         await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def test_counts_of_a_streams_beginning_are_not_those_of_its_end(tmp_path: Path) -> None:
+    start = (
+        b'event: message_start\ndata: {"type":"message_start","message":{"usage":'
+        b'{"input_tokens":5,"output_tokens":1}}}\n\n'
+    )
+    delta = (
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":'
+        b'{"type":"text_delta","text":"twelve bytes"}}\n\n'
+    )
+    async with (
+        FakeBackend(answers(sse(start, delta, Cut()))) as up,
+        running_gateway(
+            tmp_path,
+            backends={"b": backend(up.url, kind="anthropic", base_url=up.url, models=("m",))},
+        ) as gateway,
+    ):
+        answer = await post(gateway.base, "/v1/messages", {**CHAT, "stream": True})
+        row = await gateway.row()
+    assert b"event: error" in answer.content
+    assert (row.usage_source, row.prompt_tokens, row.completion_tokens) == ("estimated", 5, 3)

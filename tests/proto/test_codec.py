@@ -13,7 +13,7 @@ from proto import codec
 from proto.chat import Call, Json, Message, Params, TextPart
 from proto.events import Speculation, Timings, Usage
 from proto.faults import BadField, CodecFault, MessageTooLarge, UnknownMessage, VersionMismatch
-from proto.messages import Beat, Delta, Done, Hello, LinkMessage, Metric, MonitorCounts, Submit
+from proto.messages import Beat, Done, LinkMessage, Metric, MonitorCounts, Submit
 from proto.plan import Plan
 from proto.worker_settings import Launch, WorkerSettings
 
@@ -72,27 +72,6 @@ def test_a_launch_survives_the_round_trip_as_plain_values(launch: Launch) -> Non
 
 def test_settings_left_out_take_their_defaults() -> None:
     assert codec.from_wire(WorkerSettings, {}) == WorkerSettings()
-
-
-GOLDEN: dict[str, tuple[LinkMessage, str]] = {
-    "hello": (
-        Hello("gw:1", "i", 1, 1),
-        "86a17601a174a548656c6c6faa676174657761795f6964a467773a31ab696e6361726e6174696f6ea169"
-        "a970726f746f5f6d696e01a970726f746f5f6d617801",
-    ),
-    "delta": (
-        Delta("r", 3, (7,), ("é",), ("text",), (False,)),
-        "88a17601a174a544656c7461a672756e5f6964a172a5666972737403a36964739107a6706965636573"
-        "91a2c3a9a56b696e647391a474657874a668696464656e91c2",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_bytes_of_a_message_do_not_change(name: str) -> None:
-    message, golden = GOLDEN[name]
-    assert codec.encode(message).hex() == golden
-    assert codec.decode(bytes.fromhex(golden)) == message
 
 
 def packed(**fields: Any) -> bytes:

@@ -48,7 +48,7 @@ def test_a_file_is_found_as_it_was_left(tmp_path: Path) -> None:
 
 def test_a_torn_end_is_counted_and_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "ledger.spill"
-    path.write_bytes(b"one\ntwo\nthr")
+    path.write_bytes(b"one\ntwo\nthree and no e")
     file = SpillFile.claim(tmp_path)
     assert (file.row_count, file.torn_count) == (2, 1)
     file.append(b"three\n")

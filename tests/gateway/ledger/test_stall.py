@@ -130,7 +130,7 @@ def test_an_end_does_not_wait_for_a_stuck_database(database: Database, tmp_path:
         threads[-1].start()
         return threads[-1]
 
-    books = running(database, tmp_path, queue=100, start_thread=started)
+    books = running(database, tmp_path, start_thread=started)
     serve(books, 1)
     wait_for(lambda: books.counts().written == 1)
     with locked(database):
