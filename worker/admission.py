@@ -59,9 +59,14 @@ class Queue:
     def __iter__(self) -> Iterator[Run]:
         return iter(tuple(self._waiting))  # a copy: runs leave while they are looked at
 
+    @property
+    def is_full(self) -> bool:
+        """Whether all places are taken."""
+        return len(self._waiting) >= self._size
+
     def add(self, run: Run) -> None:
         """Takes a place. Raises: Refusal (`busy`) when all are taken."""
-        if len(self._waiting) >= self._size:
+        if self.is_full:
             raise Refusal("busy", "queue_full", retry_after_ms=QUEUE_FULL_RETRY_MS)
         self._waiting.append(run)
         self._waiting.sort(key=lambda waiting: waiting.band)  # stable: arrival within a band

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from proto.faults import RefusalCode
-from proto.limits import LINK_BEAT_S, LINK_DONE_KEPT_S, LINK_LEASE_S
+from proto.limits import LINK_BEAT_S, LINK_DONE_KEPT_S, LINK_LEASE_S, QUOTED_ERROR_CHARS
 from proto.messages import (
     Ack,
     Attach,
@@ -84,6 +84,7 @@ class Dispatch:
         self._peers: dict[bytes, Peer] = {}
         self._logs: dict[str, RunLog] = {}
         self._drain: Drain | None = None
+        self.has_loop = True  # false at the end, when nobody reads what is put into its box
         self._faults: Counter[str] = Counter()
 
     @property
@@ -111,11 +112,11 @@ class Dispatch:
             case Attach(run_id, epoch, from_token, credit):
                 self._attach(sender, peer, run_id, epoch, from_token, credit)
             case Ack():
-                self._acknowledge(message)
+                self._acknowledge(peer, message)
             case Cancel():
-                self._cancel(sender, message)
+                self._cancel(sender, peer, message)
             case Credit():
-                self._credit(message)
+                self._credit(peer, message)
             case Count():
                 self._count(sender, message)
             case Embed(req_id) | Cache(req_id):
@@ -127,7 +128,7 @@ class Dispatch:
     def refuse_bytes(self, sender: bytes, detail: str, code: RefusalCode = "bad_message") -> None:
         """Counts and answers what is no message that can be acted on."""
         self._faults[code] += 1
-        self._send(sender, Refused(code, detail))
+        self._send(sender, Refused(code, detail[:QUOTED_ERROR_CHARS]))
 
     def _hello(self, sender: bytes, hello: Hello, now_s: float) -> None:
         version = self._ready.proto
@@ -149,6 +150,13 @@ class Dispatch:
         if entry is not None and not is_next:
             start, credit = submit.start_token, submit.credit
             self._attach(sender, peer, submit.run_id, submit.epoch, start, credit)
+            return
+        if not self.has_loop:
+            self._faults["draining"] += 1
+            refused = Refused(
+                "draining", "draining", run_id=submit.run_id, retry_after_ms=DRAINING_RETRY_MS
+            )
+            self._send(sender, refused)
             return
         self._logs[submit.run_id] = RunLog(
             owner=sender,
@@ -173,8 +181,7 @@ class Dispatch:
         if entry is None:
             self._refuse_run(sender, run_id, "unknown_run", "no such run lives here")
             return
-        is_stranger = epoch == entry.epoch and peer.gateway_id != entry.gateway_id
-        if epoch < entry.epoch or is_stranger:
+        if _is_stale(entry, peer, epoch):
             self._refuse_run(sender, run_id, "stale_epoch", f"the run is at epoch {entry.epoch}")
             return
         if entry.is_trimmed(from_token):
@@ -189,23 +196,26 @@ class Dispatch:
         if entry.done is not None:
             self._send(sender, entry.done)
 
-    def _acknowledge(self, ack: Ack) -> None:
-        entry = self._logs.get(ack.run_id)
+    def _acknowledge(self, peer: Peer, ack: Ack) -> None:
+        entry = self._owned(peer, ack.run_id)
         if entry is None:
-            self._faults["unknown_run"] += 1
             return
         entry.acknowledge(ack.upto)
         if ack.done and entry.done is not None:
             del self._logs[ack.run_id]
 
-    def _cancel(self, sender: bytes, cancel: Cancel) -> None:
+    def _cancel(self, sender: bytes, peer: Peer, cancel: Cancel) -> None:
         entry = self._logs.get(cancel.run_id)
         if entry is None:
             self._faults["unknown_run"] += 1
-        elif cancel.epoch < entry.epoch:
+            return
+        if _is_stale(entry, peer, cancel.epoch):
             detail = f"the run is at epoch {entry.epoch}"
             self._refuse_run(sender, cancel.run_id, "stale_epoch", detail)
-        elif entry.done is not None:
+            return
+        # Whoever cancels hears the end, also of a run whose owner was lost.
+        entry.owner, entry.gateway_id, entry.epoch = sender, peer.gateway_id, cancel.epoch
+        if entry.done is not None:
             self._send(sender, entry.done)
         else:
             self._end(cancel.run_id, entry)
@@ -214,10 +224,17 @@ class Dispatch:
         entry.cancel_reason = "client_left"
         self._loop.put(EndRun(run_id, "cancelled", "client_left"))
 
-    def _credit(self, credit: Credit) -> None:
-        entry = self._logs.get(credit.run_id)
-        if entry is None:
+    def _owned(self, peer: Peer, run_id: str) -> RunLog | None:
+        """The run, if it is this gateway's: one that lost it must not speak for the new owner."""
+        entry = self._logs.get(run_id)
+        if entry is None or entry.gateway_id != peer.gateway_id:
             self._faults["unknown_run"] += 1
+            return None
+        return entry
+
+    def _credit(self, peer: Peer, credit: Credit) -> None:
+        entry = self._owned(peer, credit.run_id)
+        if entry is None:
             return
         entry.allowed += max(0, credit.tokens)
         self._loop.put(Allow(credit.run_id, entry.allowed))
@@ -322,6 +339,11 @@ class Dispatch:
                 for kind, count in self._faults.items()
             ),
         )
+
+
+def _is_stale(entry: RunLog, peer: Peer, epoch: int) -> bool:
+    """Whether a run belongs to somebody else by now: an older epoch, or a stranger at the same."""
+    return epoch < entry.epoch or (epoch == entry.epoch and peer.gateway_id != entry.gateway_id)
 
 
 def _rejected(arrival: Arrival, code: RefusalCode, detail: str, retry_ms: int) -> Rejected:

@@ -5,3 +5,5 @@ OUTBOX_ITEMS = 16_384  # messages the link has not sent; the loop waits beyond
 DONE_LOGS = 1024  # ended runs nobody acknowledged; the oldest goes beyond
 GGUF_KEYS = 65_536  # metadata entries of one file; real ones have a few dozen
 MESSAGE_SLACK_BYTES = 1024 * 1024  # a message a little over the limit is answered, not cut off
+RECEIVED_AT_ONCE = 256  # messages between two looks at the clocks
+MOST_TOKEN_NUMBER = 2**62  # of a run's first token: its last one must fit into 64 bits

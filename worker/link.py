@@ -22,12 +22,13 @@ from proto.limits import LINK_BEAT_S, LINK_MESSAGE_BYTES
 from proto.messages import FromWorker, Metric, Ready
 from worker.dispatch import Dispatch
 from worker.faults import EndpointFault
-from worker.limits import MESSAGE_SLACK_BYTES
+from worker.limits import MESSAGE_SLACK_BYTES, RECEIVED_AT_ONCE
 from worker.mailbox import Board, Inbox, Outbox
 from worker.types import ToLoop, ToPreparer
 
 log = structlog.get_logger()
 
+MESSAGE_UNSENDABLE = "message.unsendable"
 PEER_UNREACHABLE = "gateway.unreachable"
 
 STUCK_AFTER_S = 30.0  # a loop that has not turned for so long gets no beats sent
@@ -156,12 +157,19 @@ class Link:
             poller.modify(self._socket, 0 if self._loop.is_full else zmq.POLLIN)
             wait_ms = max(0, int((next_tick - self._clock()) * 1000) + 1)
             if self._socket in dict(poller.poll(wait_ms)):
-                self._receive()
+                # All that waits, before clocks are looked at: after a pause the beats are in there.
+                for _ in range(RECEIVED_AT_ONCE):
+                    if not self._receive():
+                        break
             if self._clock() >= next_tick:
                 next_tick = self._clock() + LINK_BEAT_S
                 self._tick()
         self._socket.close()
         self._context.term()
+
+    def loop_has_ended(self) -> None:
+        """From now on nobody works off what is put into the loop's box."""
+        self._dispatch.has_loop = False
 
     def _tick(self) -> None:
         now = self._clock()
@@ -171,13 +179,23 @@ class Link:
         beat = replace(beat, metrics=(*beat.metrics, age))
         self._dispatch.tick(now, None if is_stuck else beat)
 
-    def _receive(self) -> None:
-        sender, *frames = self._socket.recv_multipart()
+    def _receive(self) -> bool:
+        """Acts on one message; False when there is none, or the loop is too far behind for it."""
+        if self._loop.is_full:
+            return False
+        try:
+            sender, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return False
         if len(frames) != 1:
             self._dispatch.refuse_bytes(sender, f"a message is one frame, not {len(frames)}")
-            return
+        else:
+            self._read(sender, frames[0])
+        return True
+
+    def _read(self, sender: bytes, data: bytes) -> None:
         try:
-            message = decode(frames[0])
+            message = decode(data)
         except CodecFault as fault:
             code: RefusalCode = "version" if isinstance(fault, VersionMismatch) else "bad_message"
             self._dispatch.refuse_bytes(sender, str(fault), code)
@@ -193,5 +211,8 @@ class Link:
         except zmq.ZMQError as fault:
             # It is gone or going: its lease will end, and its runs with it.
             log.debug(PEER_UNREACHABLE, reason=fault.strerror)
+            return False
+        except CodecFault as fault:  # no message may end the worker, and so every run of everybody
+            log.error(MESSAGE_UNSENDABLE, type=type(message).__name__, fault=str(fault)[:200])
             return False
         return True

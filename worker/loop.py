@@ -152,7 +152,14 @@ class Loop:
             case ThreadDied(name, error):
                 raise WorkerFailed(f"the {name} thread ended by {error}")
 
+    def refuse_late(self) -> None:
+        """Answers what was still being prepared when the last run ended."""
+        for command in self._inbox.take_all(0.0):
+            self._obey(command)
+
     def _enqueue(self, prepared: Prepared) -> None:
+        if self._queue.is_full:
+            self._start_queued()  # a burst on an idle worker: the first of it need not wait
         run = Run(prepared, self._limits, self._token_bytes)
         try:
             if self._drain_at is not None:

@@ -9,6 +9,7 @@ from proto.chat import Call
 from proto.faults import Refusal
 from proto.limits import STOP_STRINGS
 from proto.messages import Counted, Refused, Submit
+from worker.limits import MOST_TOKEN_NUMBER
 from worker.mailbox import Inbox, Outbox
 from worker.models.config import SamplingDefaults
 from worker.sampling.params import resolve
@@ -81,13 +82,11 @@ class Preparer:
         submit = arrival.submit
         _refuse_unsupported(submit)
         sampling = resolve(submit.params, self._defaults, seed=submit.seed, choice=submit.choice)
+        if (least := self._writer.least_tokens(submit.call)) >= self._max_len:
+            raise _too_long(f"at least {least}", self._max_len)
         prompt = self._writer.prompt_ids(submit.call, is_thinking=submit.plan.thinking.on)
         if len(prompt) >= self._max_len:
-            raise Refusal(
-                "too_long",
-                f"the prompt has {len(prompt)} tokens; "
-                f"with one token of answer this model takes {self._max_len}",
-            )
+            raise _too_long(str(len(prompt)), self._max_len)
         if max(prompt) >= self._vocab_size:
             raise Refusal("bad_request", "a token is unknown to the model", param="messages")
         digest = prompt_hash(prompt)
@@ -106,6 +105,13 @@ class Preparer:
             return Refused("bad_request", f"counting failed: {name}", req_id=count.req_id)
 
 
+def _too_long(tokens: str, max_len: int) -> Refusal:
+    return Refusal(
+        "too_long",
+        f"the prompt has {tokens} tokens; with one token of answer this model takes {max_len}",
+    )
+
+
 def _counts(
     writer: PromptWriter, call: Call | None, texts: tuple[str, ...] | None
 ) -> tuple[int, ...]:
@@ -115,6 +121,8 @@ def _counts(
 
 
 def _refuse_unsupported(submit: Submit) -> None:
+    if not 1 <= submit.start_token < MOST_TOKEN_NUMBER:
+        raise Refusal("bad_request", "no run can start at this token", param="start_token")
     stops = submit.params.stop
     if len(stops) > STOP_STRINGS or not all(stops):
         sentence = f"stop takes at most {STOP_STRINGS} strings, none of them empty"

@@ -66,6 +66,9 @@ def run(arguments: list[str]) -> int:
     except StartFault as fault:
         print(fault, file=sys.stderr)
         return START_FAILED_STATUS
+    except Exception as fault:  # noqa: BLE001 - files can be odd in more ways than have a name
+        print(f"The model cannot be loaded: {type(fault).__name__}: {fault}.", file=sys.stderr)
+        return START_FAILED_STATUS
     return worker.serve()
 
 
@@ -172,9 +175,11 @@ class Worker:
             signal.signal(number, lambda *_: self._to_loop.put(StartDrain()))
         self._loop.run()
         stop_preparer.set()
+        preparer.join()
+        self._link.loop_has_ended()
+        self._loop.refuse_late()
         stop_link.set()
         link.join()
-        preparer.join()
         self._endpoint.release()
         log.info(WORKER_STOPPED)
         return 0

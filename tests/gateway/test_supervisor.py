@@ -95,8 +95,9 @@ async def test_a_worker_that_will_not_end_is_killed(
     async with asyncio.timeout(5):
         while not mark.exists():
             await asyncio.sleep(0.01)
-    await sup.stop(0.05)
-    await task
+    async with asyncio.timeout(10):
+        await sup.stop(0.05)
+        await task
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -393,3 +393,30 @@ def test_any_schedule_ends_every_run_once_with_numbers_without_gaps(actions, is_
                 assert done.last_token == len(numbers) == done.usage.completion_tokens
     assert bench.engine.free_slots == 2
     assert bench.loop.is_drained == is_drained
+
+
+def test_a_gateway_that_lost_a_run_does_not_speak_for_its_new_owner():
+    bench = _bench(letters)
+    bench.hello(OTHER)
+    bench.say(submit("r1", credit=4))
+    bench.turn()
+    bench.say(Attach("r1", 2, 1, 4), OTHER)
+    before = bench.dispatch._logs["r1"].allowed
+    bench.say(Ack("r1", 1))
+    bench.say(Credit("r1", 1000))
+    assert bench.dispatch._logs["r1"].allowed == before
+    bench.say(Attach("r1", 2, 1, 4), OTHER)
+    assert "trimmed" not in _refusals(bench, OTHER)
+    bench.say(Cancel("r1", 1, "late"))
+    assert _refusals(bench) == ["stale_epoch"]
+
+
+def test_whoever_cancels_with_a_higher_epoch_hears_the_end():
+    bench = _bench(letters)
+    bench.hello(OTHER)
+    bench.say(submit("r1", credit=2))
+    bench.turn()
+    bench.say(Cancel("r1", 2, "taken over"), OTHER)
+    for _ in range(3):
+        bench.turn()
+    assert [done.finish for done in bench.messages(Done, OTHER)] == ["cancelled"]

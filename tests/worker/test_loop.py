@@ -261,3 +261,13 @@ def test_one_run_at_a_time_holds_the_lane():
     bench.turn_until_done("c")
     order = [d.run_id for d in bench.messages(Done)]
     assert order == ["a", "b", "c"]
+
+
+def test_a_burst_on_an_idle_worker_fills_lane_and_queue():
+    bench = Bench(ending_after(1))
+    bench.hello()
+    for number in range(9):
+        bench.say(submit(f"r{number}"))
+    for number in range(9):
+        bench.turn_until_done(f"r{number}")
+    assert not bench.messages(Refused)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_template import CHATML
 from tiny_text import tiny_tokenizer
 
-from proto.chat import AnswerFormat, Call, ImagePart, Message, TextPart, Tool
+from proto.chat import AnswerFormat, Call, ImagePart, Message, TextPart, Tool, ToolCall
 from proto.faults import Refusal
 from worker.text.prompt import MARK_OPEN, PromptWriter, prompt_hash
 from worker.text.template import ChatTemplate
@@ -109,3 +109,44 @@ def test_a_model_without_template_serves_raw_prompts_only():
 
 def test_the_prompt_hash_is_that_of_little_endian_words():
     assert prompt_hash((1, 256)) == hashlib.sha256(b"\1\0\0\0\0\1\0\0").hexdigest()
+
+
+def test_b50_keys_of_a_calls_arguments_and_of_template_arguments_are_text_too():
+    template = ChatTemplate(
+        "{{ messages[0].tool_calls[0].function.arguments | tojson }}{{ x | tojson }}",
+        {}, datetime.now,
+    )  # fmt: skip
+    writer = PromptWriter(TOKENIZER, template)
+    call = Call(
+        "m",
+        (Message("assistant", calls=(ToolCall("c", "f", '{"<|im_end|>": {"<|im_start|>": 1}}'),)),),
+        template_args={"x": {"<|im_end|>": ["<|im_end|>"]}},
+    )
+    ids = writer.prompt_ids(call, is_thinking=False)
+    assert not CONTROL_IDS & set(ids)
+    assert _text_of(ids).count("<|im_end|>") == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a":"\\ud83d"}', '{"a":"\\uE0000:0\\uE001"}', "[" * 5000, "[" * 900 + "]" * 900, "{", ""],
+)
+def test_arguments_of_a_call_in_the_history_are_read_whatever_they_are(arguments: str):
+    template = ChatTemplate("{{ messages[0].tool_calls[0] | tojson }}", {}, datetime.now)
+    call = Call("m", (Message("assistant", calls=(ToolCall("c", "f", arguments),)),))
+    try:
+        ids = PromptWriter(TOKENIZER, template).prompt_ids(call, is_thinking=False)
+    except Refusal as refusal:
+        assert refusal.param == "messages"
+    else:
+        assert ids and "\ud83d" not in _text_of(ids)
+
+
+def test_many_marks_in_a_text_cost_no_more_than_others():
+    content = "".join(f"{MARK_OPEN}{n}:0\ue001" for n in range(50_000))
+    assert WRITER.prompt_ids(_call(content), is_thinking=False)
+
+
+def test_what_a_text_needs_at_least_is_never_more_than_it_needs():
+    call = _call("What is this? " * 20)
+    assert 0 < WRITER.least_tokens(call) <= len(WRITER.prompt_ids(call, is_thinking=False))

@@ -166,3 +166,19 @@ def test_what_is_out_of_range_or_not_supported_is_refused_by_name(params: Params
     with pytest.raises(Refusal) as caught:
         resolve(params, SamplingDefaults(), seed=0, choice=0)
     assert (caught.value.code, caught.value.param) == ("bad_request", param)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-307, 1e-310, 5e-324])
+def test_the_smallest_temperatures_choose_the_best(temperature: float):
+    logits = np.array([3.0, 20.0, 19.0], dtype=np.float32)
+    sampling = Sampling(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0, seed=1)
+    assert Sampler(()).choose(logits, sampling, 1) == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
+def test_logits_that_are_no_numbers_are_a_fault_not_a_token(temperature: float, value: float):
+    logits = np.full(4, value, dtype=np.float32)
+    sampling = Sampling(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0, seed=1)
+    with pytest.raises(FloatingPointError):
+        Sampler(()).choose(logits, sampling, 1)

@@ -77,7 +77,8 @@ def _open_folder(folder: Path) -> Checkpoint:
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for path, header_bytes in tensors.headers():
         _sample_file(digest, path, header_bytes)
-    ends = generation.get("eos_token_id", fields.get("eos_token_id"))
+    ends = generation.get("eos_token_id")
+    ends = fields.get("eos_token_id") if ends is None else ends
     return Checkpoint(
         config=config,
         tensors=tensors,
@@ -167,10 +168,14 @@ def _sampling_of(generation: Mapping[str, Any]) -> SamplingDefaults:
     # `do_sample: false` is transformers' own default and says nothing about the model.
     plain = SamplingDefaults()
     return SamplingDefaults(
-        temperature=float(generation.get("temperature", plain.temperature)),
-        top_p=float(generation.get("top_p", plain.top_p)),
+        temperature=_number(generation.get("temperature"), plain.temperature),
+        top_p=_number(generation.get("top_p"), plain.top_p),
         top_k=int(generation.get("top_k") or plain.top_k),
     )
+
+
+def _number(value: Any, default: float) -> float:
+    return default if value is None else float(value)
 
 
 def _spelling(token: Any) -> str:

@@ -31,9 +31,14 @@ class Sampler:
         Order: temperature, top_k, top_p, min_p, draw; ties go to the lower id.
         """
         logits[self._masked] = -np.inf
+        best = int(logits.argmax())
+        if not np.isfinite(logits[best]):
+            raise FloatingPointError("the model gave no usable number for any token")
         if sampling.temperature == 0.0:
-            return int(logits.argmax())
-        scores = logits.astype(np.float64) / sampling.temperature
+            return best
+        # From the best one down: a tiny temperature makes the others impossible, never the best.
+        with np.errstate(over="ignore"):
+            scores = (logits.astype(np.float64) - float(logits[best])) / sampling.temperature
         ids = np.sort(kept_ids(scores, sampling))
         noisy = scores[ids] + gumbel_noise(sampling, number, ids)
         return int(ids[noisy.argmax()])
@@ -52,7 +57,7 @@ def kept_ids(scores: Floats, sampling: Sampling) -> Ids:
     if sampling.min_p > 0.0:
         best = scores[ids].max()
         ids = ids[scores[ids] >= best + np.log(sampling.min_p)]
-    return ids[np.isfinite(scores[ids])]
+    return ids[scores[ids] > -np.inf]
 
 
 def _likeliest(scores: Floats, count: int) -> Ids:

@@ -39,8 +39,8 @@ class KvCache:
         """Makes room for `length` tokens in all."""
         if length > self.capacity:
             capacity = -(-length // self._step) * self._step
-            self._keys = _grown(self._keys, capacity)
-            self._values = _grown(self._values, capacity)
+            keys, values = _grown(self._keys, capacity), _grown(self._values, capacity)
+            self._keys, self._values = keys, values  # both or, where memory is short, none
 
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Writes rows from position `start` on. keys, values: (rows, kv_heads, head_dim)."""

@@ -5,22 +5,30 @@ A control token spelled in a person's text stays text: only the template writes 
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from secrets import token_hex
 
-from proto.chat import Call, ImagePart, Json
+from proto.chat import Call, ImagePart, Json, TextPart
 from proto.faults import Refusal
 from worker.text.template import ChatTemplate
 from worker.text.tokenizer import TextTokenizer
 
 # Private-use characters around the marks that stand for spelled control tokens.
 MARK_OPEN, MARK_CLOSE = "\ue000", "\ue001"
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class PromptWriter:
     """Renders and encodes calls. One thread uses it at a time."""
 
-    def __init__(self, tokenizer: TextTokenizer, template: ChatTemplate | None) -> None:
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        template: ChatTemplate | None,
+        nonce: Callable[[], str] = lambda: token_hex(8),
+    ) -> None:
         self._tokenizer = tokenizer
+        self._nonce = nonce
         self._template = template
         literals = sorted(tokenizer.control_tokens, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, literals))) if literals else None
@@ -37,13 +45,25 @@ class PromptWriter:
             raise Refusal("bad_request", "there is no message", param="messages")
         if self._template is None:
             raise Refusal("bad_request", "this model has no chat template", param="messages")
-        marks = _Marks(self._control, call)
+        marks = _Marks(self._control, self._nonce())
         arguments: Mapping[str, Json] = {
             "enable_thinking": is_thinking,
             **(call.template_args or {}),
         }
-        text = self._template.render(call.messages, arguments, marks.apply)
+        try:
+            text = self._template.render(call.messages, arguments, marks.apply)
+        except RecursionError as fault:
+            raise Refusal("bad_request", "nested too deeply", param="messages") from fault
+        text = SURROGATE.sub("\ufffd", text)  # half an emoji, out of a call's arguments
         return _not_empty(self._encode_marked(text, marks), "messages")
+
+    def least_tokens(self, call: Call) -> int:
+        """How many tokens a call's own text has at least: cheap, and before anything is encoded."""
+        parts = [part for message in call.messages for part in message.content]
+        text_bytes = len((call.prompt or "").encode(errors="replace")) + sum(
+            len(part.text.encode(errors="replace")) for part in parts if isinstance(part, TextPart)
+        )
+        return text_bytes // self._tokenizer.longest_token_bytes
 
     def count_text(self, text: str) -> int:
         """Tokens of a text by itself."""
@@ -65,12 +85,15 @@ def prompt_hash(ids: tuple[int, ...]) -> str:
 
 
 class _Marks:
-    """Stand-ins for control tokens that a caller spelled, unlike anything the caller wrote."""
+    """Stand-ins for control tokens that a caller spelled, unlike anything a caller can write.
 
-    def __init__(self, control: "re.Pattern[str] | None", call: Call) -> None:
+    `nonce`: drawn for each call, so that nobody knows it beforehand.
+    """
+
+    def __init__(self, control: "re.Pattern[str] | None", nonce: str) -> None:
         self._control = control
         self._found: list[str] = []
-        self._prefix = MARK_OPEN + str(_unused_number(call))
+        self._prefix = MARK_OPEN + nonce
         pattern = f"{self._prefix}:([0-9]+){MARK_CLOSE}"
         self._pattern = re.compile(pattern)
 
@@ -86,15 +109,6 @@ class _Marks:
     def _mark(self, match: "re.Match[str]") -> str:
         self._found.append(match.group())
         return f"{self._prefix}:{len(self._found) - 1}{MARK_CLOSE}"
-
-
-def _unused_number(call: Call) -> int:
-    # Whatever the caller wrote, some number among the first n + 1 is not in n characters.
-    written = repr(call).replace("\\ue000", MARK_OPEN)
-    number = 0
-    while f"{MARK_OPEN}{number}" in written:
-        number += 1
-    return number
 
 
 def _not_empty(ids: list[int], param: str) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ class ChatTemplate:
         self._steps = 0
         context = {
             **self._special,
-            **{key: _marked(value, mark) for key, value in arguments.items()},
+            **{k: _marked(value, mark, is_callers=True) for k, value in arguments.items()},
             "messages": [_marked(_template_message(m), mark) for m in messages],
             "tools": None,
             "documents": None,
@@ -152,17 +152,23 @@ def _template_message(message: Message) -> dict[str, Any]:
 def _arguments(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"raw": text}
 
 
-def _marked(value: Any, mark: Callable[[str], str]) -> Any:
+def _marked(value: Any, mark: Callable[[str], str], *, is_callers: bool = False) -> Any:
+    """`is_callers`: the keys of maps are the caller's words too, not the template's own names."""
     if isinstance(value, str):
         return mark(value)
     if isinstance(value, list):
-        return [_marked(item, mark) for item in value]
+        return [_marked(item, mark, is_callers=is_callers) for item in value]
     if isinstance(value, dict):
-        return {key: _marked(item, mark) for key, item in value.items()}
+        return {
+            mark(key) if is_callers else key: _marked(
+                item, mark, is_callers=is_callers or key == "arguments"
+            )
+            for key, item in value.items()
+        }
     return value
 
 

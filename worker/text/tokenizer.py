@@ -16,7 +16,7 @@ from tokenizers.processors import TemplateProcessing
 from worker.faults import LoadFault
 
 # Token types of GGUF metadata.
-CONTROL, USER_DEFINED = 3, 4
+CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 
 # Source: llama.cpp `llama-vocab.cpp`; Qwen2's and Llama 3's tokenizer.json.
 _LETTERS = (
@@ -45,25 +45,31 @@ class TextTokenizer:
         self.hash = _hash_of(tokenizer, fields)
         # The whole tokenizer as JSON: what a grammar engine wants to be built from.
         self.serialized = serialized
+        self.longest_token_bytes = max(len(token or b"") for token in self.token_bytes)
 
     def encode(self, text: str) -> list[int]:
         """Ids of rendered text, in which control tokens count as what they are."""
-        ids: list[int] = self._reading.encode(text, add_special_tokens=False).ids
-        return ids
+        return _ids(self._reading, text, add_special_tokens=False)
 
     def encode_literal(self, text: str) -> list[int]:
         """Ids of a person's text: a control token spelled in it is just its characters."""
-        ids: list[int] = self._literal.encode(text, add_special_tokens=False).ids
-        return ids
+        return _ids(self._literal, text, add_special_tokens=False)
 
     def encode_prompt(self, text: str) -> list[int]:
         """Ids of a raw prompt: literal, after the begin token where the model wants one."""
-        ids: list[int] = self._literal.encode(text, add_special_tokens=True).ids
-        return ids
+        return _ids(self._literal, text, add_special_tokens=True)
 
     def ids_of(self, spellings: Iterable[str]) -> tuple[int, ...]:
         """Ids of the control tokens that have one of these spellings."""
         return tuple(self.control_tokens[text] for text in spellings if text in self.control_tokens)
+
+
+def _ids(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> list[int]:
+    # The batch form lets the other threads run meanwhile; `encode` holds the interpreter, and a
+    # prompt of some megabytes would cost every run its lease.
+    (found,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    ids: list[int] = found.ids
+    return ids
 
 
 def tokenizer_from_json(text: str) -> TextTokenizer:
@@ -95,7 +101,12 @@ def tokenizer_from_gguf(keys: Mapping[str, Any]) -> TextTokenizer:
         raise LoadFault(f"The file lacks the key {fault} of its tokenizer.") from fault
     normalizer, splitter, ignores_merges = _pre_tokenizer(str(kind))
     bpe = models.BPE(
-        vocab={token: index for index, token in enumerate(tokens)},
+        # Rows that only fill the table up are no tokens: they must never be chosen.
+        vocab={
+            token: index
+            for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
+            if kind != UNUSED
+        },
         merges=merges,
         ignore_merges=ignores_merges,
     )
@@ -141,8 +152,12 @@ def _add_tokens(tokenizer: Tokenizer, tokens: list[str], types: list[int]) -> No
 
 def _add_begin_token(tokenizer: Tokenizer, keys: Mapping[str, Any], tokens: list[str]) -> None:
     begin = keys.get("tokenizer.ggml.bos_token_id")
-    if not keys.get("tokenizer.ggml.add_bos_token") or begin is None:
+    # Source: llama.cpp `llama-vocab.cpp`: files of this kind say nothing and mean yes.
+    is_default = keys.get("tokenizer.ggml.pre") == "llama-bpe"
+    if begin is None or not keys.get("tokenizer.ggml.add_bos_token", is_default):
         return
+    if begin >= len(tokens):
+        raise LoadFault(f"The file's begin token {begin} is none of its {len(tokens)} tokens.")
     token = tokens[begin]
     tokenizer.post_processor = TemplateProcessing(
         single=[token, "$A"], special_tokens=[(token, begin)]
