@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.ledger.clock import Clock
 from gateway.settings.types import LedgerSettings
-from gateway.store.db import BUSY_S, Database
+from gateway.store.db import BUSY_S, Database, locked
 from gateway.store.tables import ledger, ledger_meta
 
 log = structlog.get_logger(__name__)
@@ -82,9 +82,13 @@ class Upkeep:
         if self._database.path is not None and self._last_day() is not None:
             _shrink(self._database.path)
             self._back_up(self._database.path, day)
+        mine = ledger_meta.c.key == META_KEY
         with self._database.writer.begin() as connection:
-            connection.execute(ledger_meta.delete().where(ledger_meta.c.key == META_KEY))
-            connection.execute(ledger_meta.insert().values(key=META_KEY, value=day.isoformat()))
+            known = connection.execute(
+                ledger_meta.update().where(mine).values(value=day.isoformat())
+            )
+            if not known.rowcount:
+                connection.execute(ledger_meta.insert().values(key=META_KEY, value=day.isoformat()))
         self._done = day
 
     def _back_up(self, path: Path, day: date) -> None:
@@ -92,22 +96,30 @@ class Upkeep:
         year, week, _ = day.isocalendar()
         folder = path.parent / "backups"
         target = folder / f"{path.stem}-{year:04}-W{week:02}.sqlite"
-        if self._settings.backup_weeks <= 0 or target.exists():
+        if self._settings.backup_weeks <= 0:
             return
         folder.mkdir(mode=0o700, exist_ok=True)
-        part = target.with_suffix(".part")
-        part.unlink(missing_ok=True)
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        with (
-            closing(sqlite3.connect(path, timeout=BUSY_S)) as source,
-            closing(sqlite3.connect(part)) as copy,
-        ):
-            source.backup(copy)
-        part.replace(target)
+        with locked(folder):
+            if target.exists():
+                return
+            _copy(path, target)
+            kept = sorted(folder.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]-W[0-9][0-9].sqlite"))
+            for old in kept[: -self._settings.backup_weeks]:
+                old.unlink()
         log.info("ledger.backup_made", file=target.name, size_bytes=target.stat().st_size)
-        kept = sorted(folder.glob(f"{path.stem}-[0-9][0-9][0-9][0-9]-W[0-9][0-9].sqlite"))
-        for old in kept[: -self._settings.backup_weeks]:
-            old.unlink()
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Under another name until it is whole."""
+    part = target.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with (
+        closing(sqlite3.connect(path, timeout=BUSY_S)) as source,
+        closing(sqlite3.connect(part)) as copy,
+    ):
+        source.backup(copy)
+    part.replace(target)
 
 
 def _shrink(path: Path) -> None:

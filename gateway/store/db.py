@@ -112,7 +112,7 @@ def _open_sqlite(path: Path, only_below: Path | None) -> Database:
 def _prepare_file(path: Path) -> None:
     """Creates folder and file, and sets what must be set before there is a table."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _locked(path.parent):
+    with locked(path.parent):
         if not path.exists():
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         # By name: closing a descriptor of the file would drop SQLite's own locks on it.
@@ -124,8 +124,8 @@ def _prepare_file(path: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Holds the folder's lock: two processes that start at once set a file up in turn."""
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder's lock: processes that would make the same file in it take turns."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -5,6 +5,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from sqlalchemy import select
 
 from gateway.ledger.clock import Clock
@@ -18,6 +19,8 @@ from gateway.store.db import Database
 from gateway.store.migrate import migrate
 from gateway.store.tables import ledger
 
+# A busy machine is slow by itself: no property test is judged by its time.
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NOON_MS = 1_785_499_200_000  # 2026-07-31 12:00 UTC
 _numbers = count(1)
 

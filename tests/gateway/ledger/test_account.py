@@ -14,7 +14,7 @@ from gateway.ledger.spill import SpillFile
 from gateway.ledger.writer import Ledger
 from gateway.store.db import Database
 from tests.gateway.ledger.faults import WornDisk, trouble
-from tests.gateway.ledger.made import FakeClock, closed, hand_driven, opened, outcomes
+from tests.gateway.ledger.made import UNHURRIED, FakeClock, closed, hand_driven, opened, outcomes
 
 SPILL_BYTES = 1500  # a few rows
 QUEUE = 4
@@ -124,5 +124,5 @@ class LedgerMachine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+LedgerMachine.TestCase.settings = settings(UNHURRIED, max_examples=40, stateful_step_count=30)
 TestAccount = LedgerMachine.TestCase

@@ -27,7 +27,7 @@ from gateway.ledger.row import (
 )
 from gateway.store.tables import ledger
 from proto.events import Speculation, Timings, Usage
-from tests.gateway.ledger.made import closed, opened
+from tests.gateway.ledger.made import UNHURRIED, closed, opened
 
 COUNTS = st.none() | st.integers(-5, 200) | st.integers(INT_MAX - 2, INT_MAX + 2)
 SMALL = st.integers(0, 500)
@@ -67,6 +67,7 @@ def test_a_rate_needs_two_tokens_and_some_time(completion: int | None, last_s: f
     assert row_of(entry).decode_tps is None
 
 
+@UNHURRIED
 @given(TIMES, TIMES, TIMES, st.integers(0, 10_000))
 def test_the_engines_first_token_came_after_queue_and_prompt(
     queue_ms: float, prompt_ms: float, decode_ms: float, forwarded: int
@@ -112,6 +113,7 @@ def test_usage_replaces_usage() -> None:
     assert row.usage_source == "backend"
 
 
+@UNHURRIED
 @given(COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, SMALL, SMALL, st.booleans())
 def test_shown_and_hidden_add_up_to_what_was_processed(
     prompt: int | None,
@@ -134,6 +136,7 @@ def test_shown_and_hidden_add_up_to_what_was_processed(
     check_sums(row_of(entry), [])
 
 
+@UNHURRIED
 @given(
     st.lists(st.tuples(SMALL, SMALL, SMALL), min_size=1, max_size=4), SMALL, st.integers(0, 2000)
 )

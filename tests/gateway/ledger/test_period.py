@@ -22,7 +22,7 @@ from gateway.ledger.period import (
     parse_since,
     parse_until,
 )
-from tests.gateway.ledger.made import NOON_MS
+from tests.gateway.ledger.made import NOON_MS, UNHURRIED
 
 BERLIN = ZoneInfo("Europe/Berlin")
 ZONES: list[tzinfo] = [
@@ -85,6 +85,7 @@ def test_what_is_no_time_is_told_what_is(text: str) -> None:
         parse_since(text, NOON_MS, BERLIN)
 
 
+@UNHURRIED
 @given(
     st.integers(ms("2024-01-01"), ms("2028-01-01")), st.integers(1, 500 * DAY_MS),
     st.sampled_from(ZONES), st.floats(0, 1),
@@ -96,6 +97,7 @@ def test_offsets_are_those_of_the_zone(since: int, length: int, zone: tzinfo, pl
     assert offsets_of(since, since + length, zone).at(instant) == offset.total_seconds() * 1000
 
 
+@UNHURRIED
 @given(
     st.integers(ms("2024-01-01"), ms("2028-01-01")), st.integers(1, 40 * DAY_MS),
     st.sampled_from(ZONES), st.floats(0, 1),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.ledger.prices import Price, PriceFault, PriceList, energy_cost, table_cost
 from gateway.ledger.row import Row
 from gateway.settings.types import EnergyPrice, PriceSettings, TokenPrices
-from tests.gateway.ledger.made import NOON_MS
+from tests.gateway.ledger.made import NOON_MS, UNHURRIED
 
 D = Decimal
 LARGE = PriceSettings(
@@ -71,6 +71,7 @@ def test_the_anchor() -> None:
     assert (booked.currency, booked.cost_source) == ("EUR", "table")
 
 
+@UNHURRIED
 @given(usages(), TOKEN_PRICES, st.none() | AMOUNTS)
 def test_a_cost_is_the_formula_in_decimals_rounded_once(
     usage: dict[str, int], tokens: TokenPrices, request: Decimal | None
@@ -93,6 +94,7 @@ def test_a_cost_is_the_formula_in_decimals_rounded_once(
     assert priced(entry, **usage).cost_micros == micros
 
 
+@UNHURRIED
 @given(usages(), TOKEN_PRICES)
 def test_the_frozen_prices_give_the_cost_again(usage: dict[str, int], tokens: TokenPrices) -> None:
     booked = priced(PriceSettings(model="*", per_mtok=tokens), **usage)
@@ -110,6 +112,7 @@ def test_the_frozen_prices_give_the_cost_again(usage: dict[str, int], tokens: To
     assert table_cost(booked, again) == booked.cost_micros
 
 
+@UNHURRIED
 @given(usages(), TOKEN_PRICES, st.sampled_from(["plain", "reasoning", "uncached", "cached"]))
 def test_one_more_token_never_costs_less(
     usage: dict[str, int], tokens: TokenPrices, what: str
@@ -124,6 +127,7 @@ def test_one_more_token_never_costs_less(
     assert one is not None and other is not None and one <= other
 
 
+@UNHURRIED
 @given(usages(), usages(), TOKEN_PRICES)
 def test_two_calls_cost_what_one_of_both_would_but_for_rounding(
     one: dict[str, int], other: dict[str, int], tokens: TokenPrices
@@ -263,6 +267,7 @@ def test_the_model_that_was_sent_counts_and_not_an_alias() -> None:
 # -- energy, identity, mistakes -----------------------------------------------------------------
 
 
+@UNHURRIED
 @given(
     st.decimals(0, 5000, places=3), st.decimals(0, 10, places=4), st.integers(0, 10**7),
     st.integers(0, 10**7),

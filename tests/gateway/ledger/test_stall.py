@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread, Timer
+from threading import Event, Thread
 from typing import Any
 
 import psycopg
@@ -102,14 +102,17 @@ def test_a_stalled_database_loses_no_row_and_slows_no_request(
 
     other = Thread(target=stall)
     other.start()
-    assert stalled.wait(30)
-    began = time.monotonic()
-    spent = serve(books, ROWS)
-    counts = books.counts()
-    assert (counts.written, counts.dropped, counts.waiting) == (0, 0, ROWS)
-    assert time.monotonic() - began < STALL_S  # all of it while nothing could be written
-    Timer(STALL_S - (time.monotonic() - began), released.set).start()
-    other.join()
+    try:
+        assert stalled.wait(30)
+        began = time.monotonic()
+        spent = serve(books, ROWS)
+        counts = books.counts()
+        assert (counts.written, counts.dropped, counts.waiting) == (0, 0, ROWS)
+        assert time.monotonic() - began < STALL_S  # all of it while nothing could be written
+        Event().wait(STALL_S - (time.monotonic() - began))
+    finally:
+        released.set()
+        other.join()
     wait_for(lambda: not books.counts().spilled)
     assert books.stop(30) == Counts(made=ROWS, written=ROWS)
     assert count_rows(database) == ROWS + 1
@@ -167,15 +170,19 @@ def test_postgres_that_dies_and_comes_back_under_load(
     loading = Thread(target=load)
     with capture_logs() as logs:
         loading.start()
-        wait_for(lambda: books.counts().written > 0)
-        command(postgres_server, "stop", "--mode=immediate")
-        wait_for(lambda: books.counts().spilled > 200)
-        postgres_server.ensure_postgres_running()
-        resumed = books.counts().written
-        wait_for(lambda: books.counts().written > resumed and not books.counts().spilled)
-        over.set()
-        loading.join()
-        counts = books.stop(30)
+        try:
+            wait_for(lambda: books.counts().written > 0)
+            command(postgres_server, "stop", "--mode=immediate")
+            try:
+                wait_for(lambda: books.counts().spilled > 200)
+            finally:
+                postgres_server.ensure_postgres_running()
+            before = books.counts().written
+            wait_for(lambda: books.counts().written > before and not books.counts().spilled)
+        finally:
+            over.set()
+            loading.join()
+            counts = books.stop(30)
     total = sum(made)
     assert counts == Counts(made=total, written=total)
     assert count_rows(database) == total

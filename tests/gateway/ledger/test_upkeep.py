@@ -163,10 +163,13 @@ def test_a_backup_a_week_by_iso_name_and_the_oldest_goes(sqlite: Database) -> No
     upkeep = upkeep_of(sqlite, clock, backup_weeks=2)
     write(sqlite, rows(0.0, now_ms=clock.now_ms))
     seen = []
-    for _ in range(28):
-        upkeep.run_if_due()
-        seen.append(backups(sqlite))
-        next_day(clock)
+    with capture_logs() as logs:
+        for _ in range(28):
+            upkeep.run_if_due()
+            seen.append(backups(sqlite))
+            next_day(clock)
+    made = [entry["file"] for entry in logs if entry["event"] == "ledger.backup_made"]
+    assert len(made) == len(set(made)) == 5
     assert seen[0] == [] and seen[1] == ["ledger-2026-W51.sqlite"]
     assert seen[-1] == ["ledger-2027-W01.sqlite", "ledger-2027-W02.sqlite"]
     assert ["ledger-2026-W52.sqlite", "ledger-2026-W53.sqlite"] in seen
