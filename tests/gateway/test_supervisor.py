@@ -44,40 +44,28 @@ async def test_a_worker_that_was_killed_comes_back(monkeypatch: pytest.MonkeyPat
         os.kill(second, 0)
 
 
-async def test_a_worker_that_cannot_start_is_tried_again_slowly(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(1, [0.01, 0.02, 0.04, 0.08]), (2, [30.0, 30.0])],
+    ids=["dying: longer each time", "cannot start: slowly at once"],
+)
+async def test_pauses_between_tries(
+    monkeypatch: pytest.MonkeyPatch, status: int, expected: list[float]
 ) -> None:
-    use(monkeypatch, "import sys; sys.exit(2)")
+    use(monkeypatch, f"import sys; sys.exit({status})")
     pauses: list[float] = []
     real_sleep = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
         await real_sleep(0)
-        if len(pauses) == 2:
+        if len(pauses) == len(expected):
             raise asyncio.CancelledError
 
     monkeypatch.setattr(supervisor.asyncio, "sleep", sleep)  # type: ignore[attr-defined]
     with pytest.raises(asyncio.CancelledError):
         await Supervisor(LAUNCH, lambda how: None).run()
-    assert pauses == [30.0, 30.0]
-
-
-async def test_pauses_grow_while_it_keeps_dying(monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, "import sys; sys.exit(1)")
-    pauses: list[float] = []
-    real_sleep = asyncio.sleep
-
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-        await real_sleep(0)
-        if len(pauses) == 4:
-            raise asyncio.CancelledError
-
-    monkeypatch.setattr(supervisor.asyncio, "sleep", sleep)  # type: ignore[attr-defined]
-    with pytest.raises(asyncio.CancelledError):
-        await Supervisor(LAUNCH, lambda how: None).run()
-    assert pauses == [0.01, 0.02, 0.04, 0.08]
+    assert pauses == expected
 
 
 async def test_a_worker_that_will_not_end_is_killed(
