@@ -12,38 +12,38 @@ ClientKind = Literal[
     "openai-sdk", "curl", "dashboard", "hermes", "other",
 ]  # fmt: skip
 
-_KINDS: frozenset[str] = frozenset(get_args(ClientKind))
+_NAMED: dict[bytes, ClientKind] = {kind.encode(): kind for kind in get_args(ClientKind)}
 
 # User-Agent prefixes, most telling first.
-_AGENTS: tuple[tuple[str, ClientKind], ...] = (
-    ("codex_", "codex"),
-    ("claude-cli/", "claude-code"),
-    ("opencode/", "opencode"),
-    ("GeminiCLI", "gemini-cli"),
-    ("QwenCode/", "qwen-code"),
-    ("ls/JS", "continue"),
-    ("Agents/Python", "openai-agents"),
-    ("pydantic-ai/", "pydantic-ai"),
-    ("Anthropic/", "anthropic-sdk"),
-    ("AsyncAnthropic/", "anthropic-sdk"),
-    ("google-genai-sdk/", "genai-sdk"),
-    ("OpenAI/", "openai-sdk"),
-    ("AsyncOpenAI/", "openai-sdk"),
-    ("curl/", "curl"),
+_AGENTS: tuple[tuple[bytes, ClientKind], ...] = (
+    (b"codex_", "codex"),
+    (b"claude-cli/", "claude-code"),
+    (b"opencode/", "opencode"),
+    (b"GeminiCLI", "gemini-cli"),
+    (b"QwenCode/", "qwen-code"),
+    (b"ls/JS", "continue"),
+    (b"Agents/Python", "openai-agents"),
+    (b"pydantic-ai/", "pydantic-ai"),
+    (b"Anthropic/", "anthropic-sdk"),
+    (b"AsyncAnthropic/", "anthropic-sdk"),
+    (b"google-genai-sdk/", "genai-sdk"),
+    (b"OpenAI/", "openai-sdk"),
+    (b"AsyncOpenAI/", "openai-sdk"),
+    (b"curl/", "curl"),
 )
 
 
-def detect(headers: Mapping[str, str]) -> ClientKind:
-    """The kind of client. `headers`: lower-case names."""
-    named = headers.get("x-tandem-client", "")
-    if named in _KINDS:
-        return named  # type: ignore[return-value]
-    if headers.get("originator", "").startswith("codex"):
+def detect(headers: Mapping[bytes, bytes]) -> ClientKind:
+    """The kind of client. `headers`: by lower-case name."""
+    named = headers.get(b"x-tandem-client")
+    if named is not None and (kind := _NAMED.get(named)) is not None:
+        return kind
+    if headers.get(b"originator", b"").startswith(b"codex"):
         return "codex"
-    if headers.get("x-app") == "cli":
+    if headers.get(b"x-app") == b"cli":
         return "claude-code"
-    agent = headers.get("user-agent", "")
-    if agent.startswith("Python/") and any(name.startswith("x-openwebui-") for name in headers):
+    agent = headers.get(b"user-agent", b"")
+    if agent.startswith(b"Python/") and any(name.startswith(b"x-openwebui-") for name in headers):
         return "open-webui"
     for prefix, kind in _AGENTS:
         if agent.startswith(prefix):

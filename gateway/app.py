@@ -4,32 +4,29 @@ Then `routes` (the URL table), `pipeline` (the way of a request), `backends/engi
 `loop`.
 """
 
+from __future__ import annotations
+
 import asyncio
-import contextlib
+import socket
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import structlog
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
 
 from gateway.backends.base import Backend
 from gateway.backends.catalog import Catalog
-from gateway.backends.engine import EngineLink
-from gateway.exchange import Receive, Scope, Send
+from gateway.door.door import Door
 from gateway.fetch_model import model_path
 from gateway.ledger.command import OpenLedger
 from gateway.ledger.prices import PriceList
 from gateway.middleware.auth import Auth
 from gateway.operator import Operator
-from gateway.pipeline import Limits, Pipeline, Routing
+from gateway.pipeline import ManagedWay, Pipeline, Routing
 from gateway.relay.client import UpstreamClient
 from gateway.relay.forward import Relay
-from gateway.routes import Endpoints, answer_unrouted, url_table
+from gateway.routes import Endpoints, Router, url_table
 from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
 from gateway.settings.load import SettingsError, open_to_everybody
@@ -37,14 +34,18 @@ from gateway.settings.types import Settings
 from gateway.supervisor import Supervisor
 from proto.worker_settings import Launch
 
+if TYPE_CHECKING:
+    from gateway.backends.engine import EngineLink
+
 log = structlog.get_logger(__name__)
 
 NEED_RESTART = ("server", "worker", "engine", "ledger")
+LAST_ANSWERS_S = 1.0  # for answers that are not model calls, at the end
 STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
 
 
 class Gateway:
-    """Every service of one gateway process, and the ASGI application in front of them."""
+    """Every service of one gateway process. `open` it on a socket, `drain` and `close` it."""
 
     def __init__(self, settings: Settings, ledger: OpenLedger) -> None:
         self.settings = settings
@@ -53,38 +54,56 @@ class Gateway:
         state_dir = make_state_dir(settings.state_dir)
         self.auth = Auth(settings)
         self.client = UpstreamClient()
-        self.engine = EngineLink(settings.worker_endpoint) if settings.worker else None
+        self.engine = _engine_link(settings)
         self.supervisor = self._supervisor() if settings.worker and settings.worker.spawn else None
-        routing = build_routing(settings)
         self.pipeline = Pipeline(
-            routing=routing,
+            routing=build_routing(settings, self.client),
             relay=Relay(self.client, time.monotonic),
-            engine=self.engine,
+            managed=_managed(self.engine, settings),
             ledger=ledger.books,
-            limits=Limits(
-                max_body_bytes=settings.server.max_body_mb * 1024**2,
-                open_after_s=settings.engine.queue.open_after_s,
-            ),
+            max_body_bytes=settings.server.max_body_mb * 1024**2,
             hash_key=hash_key(state_dir),
             version=version("tandem-llm"),
         )
         self.operator = Operator(self.pipeline, self.engine, ledger.database)
-        self.asgi = Starlette(
-            routes=url_table(
-                self,
-                Endpoints(
-                    model_call=self.pipeline.serve,
-                    models=self.operator.models,
-                    health=self.operator.health,
-                    ready=self.operator.ready,
-                    root=self.operator.root,
-                    usage=self.operator.usage,
-                ),
-            ),
-            exception_handlers={HTTPException: _unrouted},
-            lifespan=self._lifespan,
+        self.table = url_table(
+            Endpoints(
+                model_call=self.pipeline.serve,
+                models=self.operator.models,
+                health=self.operator.health,
+                ready=self.operator.ready,
+                root=self.operator.root,
+                usage=self.operator.usage,
+            )
         )
-        self.asgi.router.redirect_slashes = False
+        self.door = Door(Router(self, self.table).serve)
+        self._services: list[asyncio.Task[None]] = []
+
+    async def open(self, listener: socket.socket) -> None:
+        """Starts every service and accepts connections on a bound socket."""
+        self.ledger.books.start()
+        works = [self.pipeline.routing.catalog.refresh()]  # so that the first request need not
+        if self.engine is not None:
+            works.append(self.engine.run())
+        if self.supervisor is not None:
+            works.append(self.supervisor.run())
+        self._services = [asyncio.create_task(work) for work in works]
+        for task in self._services:
+            task.add_done_callback(self._note_death)
+        await self.door.open(listener)
+        log.info("gateway.started", config_rev=self.settings.rev)
+
+    async def close(self) -> None:
+        """Stops everything; rows that wait are written."""
+        await self.door.close(LAST_ANSWERS_S)
+        if self.supervisor is not None:
+            await self.supervisor.stop(STOP_CUT_S)
+        for task in self._services:
+            task.cancel()
+        await asyncio.gather(*self._services, return_exceptions=True)
+        self.client.close()
+        counts = await asyncio.to_thread(self.ledger.books.stop)
+        log.info("gateway.stopped", rows_written=counts.written, rows_waiting=counts.waiting)
 
     def apply(self, settings: Settings) -> None:
         """Takes a configuration that was read again: keys, backends, routes, prices.
@@ -100,7 +119,7 @@ class Gateway:
         if (exposure := open_to_everybody(settings)) is not None:
             raise SettingsError([exposure])
         auth, prices = Auth(settings), PriceList(settings.prices)
-        routing = build_routing(settings, self.pipeline.routing)
+        routing = build_routing(settings, self.client, self.pipeline.routing)
         self.settings, self.auth = settings, auth
         self.ledger.books.use_prices(prices.price)
         self.pipeline.routing = routing
@@ -114,31 +133,7 @@ class Gateway:
             self.pipeline.cut_all()
             await self.pipeline.wait_idle(STOP_CUT_S)
 
-    @contextlib.asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self.ledger.books.start()
-        works = [self.pipeline.routing.catalog.refresh()]  # so that the first request need not
-        if self.engine is not None:
-            works.append(self.engine.run())
-        if self.supervisor is not None:
-            works.append(self.supervisor.run())
-        tasks = [asyncio.create_task(work) for work in works]
-        for task in tasks:
-            task.add_done_callback(self._note_death)
-        log.info("gateway.started", config_rev=self.settings.rev)
-        try:
-            yield
-        finally:
-            if self.supervisor is not None:
-                await self.supervisor.stop(STOP_CUT_S)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self.client.close()
-            counts = await asyncio.to_thread(self.ledger.books.stop)
-            log.info("gateway.stopped", rows_written=counts.written, rows_waiting=counts.waiting)
-
-    def _note_death(self, task: "asyncio.Task[None]") -> None:
+    def _note_death(self, task: asyncio.Task[None]) -> None:
         """A service that died is a fault of ours: the process ends, and says so, rather than go on
         without it."""
         if not task.cancelled() and (fault := task.exception()) is not None:
@@ -150,7 +145,9 @@ class Gateway:
         return Supervisor(build_launch(self.settings), self.engine.lose)
 
 
-def build_routing(settings: Settings, before: Routing | None = None) -> Routing:
+def build_routing(
+    settings: Settings, client: UpstreamClient, before: Routing | None = None
+) -> Routing:
     """Backends, their models and the names that lead to them, under one configuration.
 
     What did not change since `before` keeps its connections, its health and its list of models.
@@ -162,7 +159,7 @@ def build_routing(settings: Settings, before: Routing | None = None) -> Routing:
         else Backend(name, backend)
         for name, backend in settings.backends.items()
     }
-    catalog = Catalog(backends, settings.server.models_cache_s, time.monotonic)
+    catalog = Catalog(backends, client, settings.server.models_cache_s, time.monotonic)
     if before is not None:
         catalog.take_over(before.catalog)
     return Routing(
@@ -186,17 +183,18 @@ def build_launch(settings: Settings) -> Launch:
     )
 
 
-async def _unrouted(request: Request, fault: Exception) -> Response:
-    assert isinstance(fault, HTTPException)
-    return _Unrouted(fault)
+def _engine_link(settings: Settings) -> EngineLink | None:
+    """ZeroMQ and the link's messages are loaded only where there is an engine."""
+    if settings.worker is None:
+        return None
+    from gateway.backends.engine import EngineLink
+
+    return EngineLink(settings.worker_endpoint)
 
 
-class _Unrouted(Response):
-    """Starlette wants a response object; ours only calls the error writer."""
+def _managed(engine: EngineLink | None, settings: Settings) -> ManagedWay | None:
+    if engine is None:
+        return None
+    from gateway.managed import Managed
 
-    def __init__(self, fault: HTTPException) -> None:
-        super().__init__()
-        self._fault = fault
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await answer_unrouted(scope, receive, send, self._fault)
+    return Managed(engine, settings.engine.queue.open_after_s)

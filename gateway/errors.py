@@ -48,6 +48,11 @@ class ApiError(Exception):
         return found
 
 
+def internal_error() -> ApiError:
+    """What a client is told when the fault is ours."""
+    return ApiError(500, "internal_error", "The gateway failed on this request.")
+
+
 def error_body(surface: Surface, error: ApiError, request_id: str) -> bytes:
     """The JSON body of an error answer. `surface`: the one that was called."""
     return _dump(_FORMS.get(surface, _openai)(error, request_id))
@@ -135,9 +140,13 @@ _OPENAI_TYPES = {
     403: "permission_error",
     404: "invalid_request_error",
     405: "invalid_request_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
+    414: "invalid_request_error",
     415: "invalid_request_error",
+    417: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
 }
 
 _ANTHROPIC_TYPES = {
@@ -146,10 +155,14 @@ _ANTHROPIC_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
+    408: "timeout_error",
     413: "request_too_large",
+    414: "invalid_request_error",
     415: "invalid_request_error",
+    417: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     503: "overloaded_error",
 }
 
@@ -159,9 +172,13 @@ _GEMINI_STATUSES = {
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     405: "INVALID_ARGUMENT",
+    408: "INVALID_ARGUMENT",
     413: "INVALID_ARGUMENT",
+    414: "INVALID_ARGUMENT",
     415: "INVALID_ARGUMENT",
+    417: "INVALID_ARGUMENT",
     422: "INVALID_ARGUMENT",
     429: "RESOURCE_EXHAUSTED",
+    431: "INVALID_ARGUMENT",
     504: "DEADLINE_EXCEEDED",
 }

@@ -1,30 +1,23 @@
-"""One HTTP exchange with a client: its body in, bytes and errors out. Knows no backend or model.
+"""One HTTP exchange with a client: its request in, its answer out. Knows no backend and no model.
 
-Also the watch over it: a client that hangs up, or a clock that runs out, ends the work at once,
-whatever it was waiting for.
+The work on a request is one task. `end` is the one way to stop it from outside: the client hung up,
+a clock ran out, the gateway is shutting down.
 """
 
 import asyncio
 import json
 import math
-import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol
 
 from gateway.errors import ApiError, error_body
 from gateway.settings.types import Surface
-from proto.limits import DECOMPRESSION_RATIO
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 # Seconds, sent by the SDKs, by Claude Code and by google-genai.
 WAIT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-server-timeout")
 LAST_WRITE_S = 5.0  # for the error that ends an answer to be taken
-DEFLATE_ANY = 32 + zlib.MAX_WBITS  # zlib or gzip header, whichever is there
+NO_BODY = frozenset({204, 304})
 
 
 class ClientLeft(Exception):
@@ -35,118 +28,275 @@ class CutShort(Exception):
     """The connection to the client must be closed without ending its answer."""
 
 
+class Flow(Protocol):
+    """What is told when the client's socket is full, and when it takes bytes again."""
+
+    def pause(self) -> None:
+        """Stop producing."""
+
+    def resume(self) -> None:
+        """Go on."""
+
+
+class Line(Protocol):
+    """The connection that an exchange came over, as far as the exchange uses it."""
+
+    is_full: bool
+    speaks_chunked: bool
+
+    def send_head(self, status: int, headers: Headers, *, is_chunked: bool) -> None:
+        """Writes status line and headers."""
+
+    def send(self, *pieces: bytes) -> None:
+        """Writes bytes of the body, framing included."""
+
+    def ask_for_body(self) -> None:
+        """Tells a client that waits for permission to send the body."""
+
+    def end_answer(self) -> None:
+        """The answer is complete."""
+
+    def cut_answer(self) -> None:
+        """Closes so that the client can tell that its answer is not complete."""
+
+
 class Exchange:
     """What one request carries through the gateway.
 
-    `surface` names the dialect of its errors; `path` is the one value that routing and
-    authorization both use.
+    `path` is the one value that routing and authorization both use, with escapes resolved;
+    `raw_path` as it came; `rest` the part of the path that the route leaves open. `fields`: the
+    first header of each (lower-case) name. `surface` names the dialect of its errors.
+    `is_peer_local`: the connection comes from this machine (a proxy on it may speak for others).
     """
 
     __slots__ = (
-        "_receive", "_send", "body", "has_started", "path", "request_id", "scope",
-        "surface", "watch",
+        "_body_bytes", "_is_body_whole", "_is_chunked", "_is_over", "_limit_bytes", "_line",
+        "_pieces", "_reason", "_waiter", "body", "fault", "fields", "flow", "has_started",
+        "headers", "is_peer_local", "method", "path", "query", "raw_path", "request_id",
+        "rest", "surface", "task",
     )  # fmt: skip
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, *, surface: Surface, request_id: str
-    ) -> None:
-        self.scope = scope
-        self.surface = surface
+        self, line: Line, method: str, target: tuple[str, bytes, bytes], headers: Headers,
+        fields: dict[bytes, bytes], request_id: str,
+    ) -> None:  # fmt: skip
+        self.method = method
+        self.path, self.raw_path, self.query = target
+        self.headers = headers
+        self.fields = fields
         self.request_id = request_id
-        self.path: str = scope["path"]
+        self.rest = ""
+        self.surface: Surface = "chat"
+        self.is_peer_local = False
+        self.fault: ApiError | None = None  # known before anybody looked at the request
         self.body = b""
         self.has_started = False
-        self.watch: Watch | None = None
-        self._receive = receive
-        self._send = send
+        self.flow: Flow | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._line = line
+        self._pieces: list[bytes] = []
+        self._body_bytes = 0
+        self._limit_bytes: int | None = None
+        self._is_body_whole = False
+        self._is_chunked = False
+        self._is_over = False
+        self._reason: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
 
-    def header(self, name: bytes) -> bytes | None:
-        """The first header of this (lower-case) name."""
-        for key, value in self.scope["headers"]:
-            if key == name:
-                return bytes(value)
-        return None
+    # The request.
 
     def announced_wait_s(self) -> float | None:
         """How long the client says that it will wait; None when it does not, or not in numbers."""
         for name in WAIT_HEADERS:
+            if (text := self.fields.get(name)) is None:
+                continue
             try:
-                seconds = float(self.header(name) or b"")
+                seconds = float(text)
             except ValueError:
                 continue
             if math.isfinite(seconds) and seconds > 0:
                 return seconds
         return None
 
-    async def read_body(self, limit_bytes: int) -> None:
-        """Reads the whole request body.
+    async def read_body(self, limit_bytes: int) -> bytes:
+        """The whole request body, also kept as `body`.
 
-        Raises: ApiError 413 as soon as it is over the limit; ClientLeft.
+        Raises: ApiError 413 as soon as it is over the limit, 408 when it stops coming.
         """
-        declared = self.header(b"content-length")
-        if declared is not None and declared.isdigit() and int(declared) > limit_bytes:
+        declared = self.fields.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > limit_bytes or self._body_bytes > limit_bytes:
+            self._drop_body()
             raise too_large(limit_bytes)
-        pieces: list[bytes] = []
-        size_bytes = 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeft
-            piece = message.get("body", b"")
-            size_bytes += len(piece)
-            if size_bytes > limit_bytes:
-                raise too_large(limit_bytes)
-            pieces.append(piece)
-            if not message.get("more_body", False):
-                break
-        self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self._limit_bytes = limit_bytes
+        if not self._is_body_whole:
+            self._line.ask_for_body()
+            await self._wait()
+        if self.fault is not None:
+            raise self.fault
+        self.body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces = []
+        return self.body
 
-    async def start(self, status: int, headers: Headers) -> None:
-        """Sends status and headers. From here on an error can only end the stream."""
+    def take_body(self, piece: bytes) -> None:
+        """A piece of the body arrived."""
+        self._body_bytes += len(piece)
+        if self._limit_bytes is None or self._body_bytes <= self._limit_bytes:
+            self._pieces.append(piece)
+        elif self.fault is None:
+            self._drop_body()
+            self.fail_body(too_large(self._limit_bytes))
+
+    def finish_body(self) -> None:
+        """The whole body is here."""
+        self._is_body_whole = True
+        self._wake()
+
+    def fail_body(self, fault: ApiError) -> None:
+        """The body will not be whole."""
+        self.fault = fault
+        self._wake()
+
+    @property
+    def is_body_whole(self) -> bool:
+        """Whether the request has arrived to its end."""
+        return self._is_body_whole
+
+    @property
+    def body_bytes(self) -> int:
+        """How much of the body has arrived."""
+        return self._body_bytes
+
+    def _drop_body(self) -> None:
+        self._pieces = []
+        self._limit_bytes = 0
+
+    # The answer.
+
+    def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
+        """Sends status and headers. From here on an error can only end the answer.
+
+        `headers` without framing; `length` of the body in bytes, None when nobody knows it.
+        """
         self.has_started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        if self.method == "HEAD" or status in NO_BODY:
+            if length is not None and status not in NO_BODY:
+                headers.append((b"content-length", b"%d" % length))
+            self._line.send_head(status, headers, is_chunked=False)
+            return
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
+        self._is_chunked = length is None and self._line.speaks_chunked
+        self._line.send_head(status, headers, is_chunked=self._is_chunked)
 
-    async def write(self, piece: bytes, *, is_last: bool = False) -> None:
-        """Sends a piece of the body; waits while the client's socket is full."""
-        await self._send({"type": "http.response.body", "body": piece, "more_body": not is_last})
+    def write(self, piece: bytes) -> None:
+        """Sends a piece of the body; never waits (see `drain` and `flow`)."""
+        if not piece or self.method == "HEAD":
+            return
+        if self._is_chunked:
+            self._line.send(b"%x\r\n" % len(piece), piece, b"\r\n")
+        else:
+            self._line.send(piece)
 
-    async def end_with(self, piece: bytes) -> None:
+    def finish(self, piece: bytes = b"") -> None:
+        """Ends the answer, with a last piece."""
+        self.write(piece)
+        if self._is_chunked:
+            self._line.send(b"0\r\n\r\n")
+        self._is_over = True
+        self._line.end_answer()
+
+    async def drain(self) -> None:
+        """Waits while the client's socket is full."""
+        while self._line.is_full and not self._is_over:
+            await self._wait()
+
+    async def finish_soon(self, piece: bytes) -> None:
         """Ends a started answer; a client that takes no bytes does not hold it up.
 
         Raises: CutShort.
         """
         try:
             async with asyncio.timeout(LAST_WRITE_S):
-                await self.write(piece, is_last=True)
+                await self.drain()
         except TimeoutError as fault:
             raise CutShort from fault
+        self.finish(piece)
 
-    async def reply(self, status: int, body: bytes, headers: Headers | None = None) -> None:
+    def reply(self, status: int, body: bytes, headers: Headers | None = None) -> None:
         """Sends a whole JSON answer."""
         common = [
             (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
             (b"x-request-id", self.request_id.encode()),
         ]
-        await self.start(status, common + (headers or []))
-        await self.write(b"" if self.scope["method"] == "HEAD" else body, is_last=True)
+        self.start(status, common + (headers or []), length=len(body))
+        self.finish(body)
 
-    async def reply_json(self, body: Any, status: int = 200) -> None:
+    def reply_json(self, body: Any, status: int = 200) -> None:
         """Sends a value as JSON."""
-        await self.reply(status, json.dumps(body, ensure_ascii=False).encode())
+        self.reply(status, json.dumps(body, ensure_ascii=False).encode())
 
-    async def reply_error(self, error: ApiError) -> None:
+    def reply_error(self, error: ApiError) -> None:
         """Sends an error in the surface's form. Only before anything else was sent."""
-        body = error_body(self.surface, error, self.request_id)
-        headers = error.headers()
-        if error.status == 413:
-            headers.append((b"connection", b"close"))
-        await self.reply(error.status, body, headers)
+        self.reply(error.status, error_body(self.surface, error, self.request_id), error.headers())
 
-    async def client_left(self) -> None:
-        """Returns when the client has hung up."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def cut(self) -> None:
+        """Closes the connection without ending the answer."""
+        if not self._is_over:
+            self._is_over = True
+            self._line.cut_answer()
+
+    # Its life.
+
+    def end(self, reason: Exception) -> None:
+        """Ends the work on this request now, wherever it waits; the first reason counts."""
+        if self._reason is None and not self._is_over:
+            self._reason = reason
+            if self.task is not None:
+                self.task.cancel()
+
+    def begin(self) -> None:
+        """The task has begun: from now on `end` interrupts it, also if it was called before."""
+        self.task = asyncio.current_task()
+        if self._reason is not None and self.task is not None:
+            self.task.cancel()
+
+    def end_reason(self) -> Exception:
+        """Why the task was cancelled, once.
+
+        Raises: CancelledError when it was not `end` that did it.
+        """
+        reason, self._reason = self._reason, None
+        if reason is None or self.task is None:
+            raise asyncio.CancelledError
+        self.task.uncancel()
+        return reason
+
+    def use_flow(self, flow: Flow) -> None:
+        """Tells `flow` from now on whether the client takes bytes."""
+        self.flow = flow
+        if self._line.is_full:
+            flow.pause()
+
+    def note_full(self, *, is_full: bool) -> None:
+        """The client's socket is full, or takes bytes again."""
+        if not is_full:
+            self._wake()
+        if self.flow is not None:
+            if is_full:
+                self.flow.pause()
+            else:
+                self.flow.resume()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def too_large(limit_bytes: int) -> ApiError:
@@ -157,37 +307,13 @@ def too_large(limit_bytes: int) -> ApiError:
     )
 
 
-def decoded_body(body: bytes, encoding: bytes | None, limit_bytes: int) -> bytes:
-    """The body without its Content-Encoding.
-
-    Raises: ApiError 415 for an encoding we cannot read, 413 for a bomb, 400 for a broken one.
-    """
-    if encoding is None or encoding.lower() in (b"", b"identity"):
-        return body
-    if encoding.lower() not in (b"gzip", b"deflate"):
-        raise ApiError(
-            415,
-            "unsupported_content_encoding",
-            "Send the body as it is, or with Content-Encoding gzip or deflate.",
-        )
-    most = min(limit_bytes, len(body) * DECOMPRESSION_RATIO)
-    unpacker = zlib.decompressobj(DEFLATE_ANY)
-    try:
-        plain = unpacker.decompress(body, most + 1)
-    except zlib.error as fault:
-        raise ApiError(400, "invalid_json", "The compressed body cannot be unpacked.") from fault
-    if len(plain) > most:
-        raise too_large(limit_bytes)
-    if not unpacker.eof:
-        raise ApiError(400, "invalid_json", "The compressed body is cut short.")
-    return plain
-
-
 def header_text(value: str) -> bytes:
     """A header value from a name somebody chose: printable ASCII, the rest percent-encoded."""
+    value = value[:256]
+    if value.isascii() and value.isprintable() and "%" not in value:
+        return value.encode()
     return b"".join(
-        char.encode() if " " <= char <= "~" and char != "%" else _percent(char)
-        for char in value[:256]
+        char.encode() if " " <= char <= "~" and char != "%" else _percent(char) for char in value
     )
 
 
@@ -195,93 +321,3 @@ def _percent(char: str) -> bytes:
     is_surrogate = "\ud800" <= char <= "\udfff"
     raw = ("\ufffd" if is_surrogate else char).encode()
     return "".join(f"%{byte:02X}" for byte in raw).encode()
-
-
-class Watch:
-    """Ends a block of work when the client leaves or a deadline passes, wherever it waits.
-
-    The block is cancelled and the reason raised in its place: ClientLeft, or the fault that was
-    given with the deadline.
-    """
-
-    __slots__ = (
-        "_cap", "_deadline", "_exchange", "_fault", "_loop", "_reason", "_task", "_timer",
-        "_watcher",
-    )  # fmt: skip
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._deadline: float | None = None
-        self._fault: Exception | None = None
-        self._reason: Exception | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._cap: asyncio.TimerHandle | None = None
-
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._watcher = self._loop.create_task(self._wait_for_client())
-        self._exchange.watch = self
-        return self
-
-    def limit(self, seconds: float, fault: Exception) -> None:
-        """Sets the deadline `seconds` from now (0: none) and what it raises."""
-        self._fault = fault
-        self._deadline = self._loop.time() + seconds if seconds > 0 else None
-        if self._deadline is None or (self._timer and self._timer.when() <= self._deadline):
-            return  # a timer that fires earlier looks again then: moving a deadline costs nothing
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline, self._look)
-
-    def hold(self) -> float | None:
-        """Stops the clock; returns the seconds that were left, for `resume`."""
-        deadline, self._deadline = self._deadline, None
-        return None if deadline is None else deadline - self._loop.time()
-
-    def resume(self, seconds: float | None) -> None:
-        """Lets the clock go on with what was left."""
-        if seconds is not None and self._fault is not None:
-            self.limit(max(seconds, 0.001), self._fault)
-
-    def cap(self, seconds: float, fault: Exception) -> None:
-        """Sets a deadline (0: none) that nothing moves."""
-        if seconds > 0:
-            self._cap = self._loop.call_later(seconds, self.end, fault)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._exchange.watch = None
-        self._watcher.cancel()
-        for timer in (self._timer, self._cap):
-            if timer is not None:
-                timer.cancel()
-        if self._reason is not None and isinstance(fault, asyncio.CancelledError):
-            if self._task.uncancel() > 0:
-                return  # somebody else wants this task to end as well
-            raise self._reason from None
-
-    async def _wait_for_client(self) -> None:
-        await self._exchange.client_left()
-        self.end(ClientLeft())
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._deadline is None or self._fault is None:
-            return
-        if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._look)
-        else:
-            self.end(self._fault)
-
-    def end(self, reason: Exception) -> None:
-        """Ends the block now; the first reason counts."""
-        if self._reason is None:
-            self._reason = reason
-            self._task.cancel()

@@ -8,14 +8,6 @@ import sys
 
 import structlog
 
-# uvicorn's words for what we do on purpose: an answer that broke off must not be ended cleanly.
-_ON_PURPOSE = "ASGI callable returned without completing response"
-
-
-class _NotOnPurpose(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return _ON_PURPOSE not in record.getMessage()
-
 
 def configure(level: str = "info") -> None:
     """Sets logging up for this process: JSON lines, or readable ones on a terminal."""
@@ -39,4 +31,3 @@ def configure(level: str = "info") -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
-    logging.getLogger("uvicorn.error").addFilter(_NotOnPurpose())

@@ -32,44 +32,44 @@ class Operator:
 
     async def root(self, exchange: Exchange, identity: Identity) -> None:
         """One line that says where one is."""
-        await exchange.reply_json({"name": "Tandem", "api": "/v1", "models": "/v1/models"})
+        exchange.reply_json({"name": "Tandem", "api": "/v1", "models": "/v1/models"})
 
     async def health(self, exchange: Exchange, identity: Identity) -> None:
         """The process lives. `/health` says 503 once it is shutting down."""
         is_draining = self._pipeline.is_draining
         body = {"status": "draining" if is_draining else "ok"}
-        await exchange.reply_json(body, 503 if is_draining and exchange.path != "/livez" else 200)
+        exchange.reply_json(body, 503 if is_draining and exchange.path != "/livez" else 200)
 
     async def ready(self, exchange: Exchange, identity: Identity) -> None:
         """Whether a request sent now would be served; 503 with the reason otherwise."""
         reason = self._not_ready()
         body: dict[str, Any] = {"status": "ready"} if reason is None else {"reason": reason}
-        await exchange.reply_json(body, 200 if reason is None else 503)
+        exchange.reply_json(body, 200 if reason is None else 503)
 
     async def models(self, exchange: Exchange, identity: Identity) -> None:
         """The merged list, or one model, in the caller's form."""
         form = form_of(exchange)
         await self._pipeline.routing.catalog.refresh()
         models = [model for model in self._listed() if identity.may_use(model.id)]
-        wanted = exchange.scope["path_params"].get("model")
+        wanted = exchange.rest or None
         if wanted is None:
-            await exchange.reply_json(model_list(form, models, self._created))
+            exchange.reply_json(model_list(form, models, self._created))
             return
         found = next((model for model in models if model.id == wanted), None)
         if found is None:
             message = f"No model is named {wanted[:128]!r} here."
             raise ApiError(404, "model_not_found", message, param="model")
-        await exchange.reply_json(model_item(form, found, self._created))
+        exchange.reply_json(model_item(form, found, self._created))
 
     async def usage(self, exchange: Exchange, identity: Identity) -> None:
         """The ledger's report, as `tandem ledger report` prints it."""
 
         if self._database is None:
             raise not_found(exchange.path)
-        query = exchange.scope["query_string"].decode("latin-1")
+        query = exchange.query.decode("latin-1")
         async with asyncio.timeout(USAGE_S):
             body = await asyncio.to_thread(usage_body, self._database.reader, query)
-        await exchange.reply(200, body)
+        exchange.reply(200, body)
 
     def _listed(self) -> list[ListedModel]:
         routing = self._pipeline.routing

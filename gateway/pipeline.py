@@ -1,38 +1,30 @@
 """The way of one model call through the gateway, from its bytes to its closed row. Read this first.
 
 Knows who does each step, and does none of them itself: bodies are read by `surfaces`, names by
-`routing`, bytes forwarded by `relay`, answers written by `backends/engine`, rows kept by `ledger`.
+`routing`, bytes forwarded by `relay`, answers written by `managed`, rows kept by `ledger`.
 """
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from secrets import randbits
+from typing import Protocol
 
 import structlog
 
 from conductor.client import detect
 from gateway.backends.base import Backend
 from gateway.backends.catalog import Catalog
-from gateway.backends.engine import EngineLink, EngineLost, no_engine, refusal_error
-from gateway.errors import RETRY_DRAINING_S, ApiError
-from gateway.exchange import ClientLeft, CutShort, Exchange, Watch
+from gateway.errors import RETRY_DRAINING_S, ApiError, internal_error
+from gateway.exchange import ClientLeft, CutShort, Exchange
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.middleware.auth import Identity
 from gateway.relay.booking import book_relayed
-from gateway.relay.client import GatewayStopping
+from gateway.relay.connection import GatewayStopping
 from gateway.relay.forward import Outgoing, Relay, Relayed
 from gateway.routing.table import RoutingTable, Target
-from gateway.surfaces.answer import MANAGED, Answer
-from gateway.surfaces.fields import clean
-from gateway.surfaces.params import ManagedRequest
 from gateway.surfaces.request import ModelRequest, read_request
-from proto.events import Finished
-from proto.faults import CodecFault, Refusal
-from proto.plan import Plan
 
 log = structlog.get_logger(__name__)
 
@@ -52,12 +44,13 @@ class Routing:
     config_rev: str
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the pipeline must not exceed. `open_after_s`: when a waiting stream is opened."""
+class ManagedWay(Protocol):
+    """Answers what is not relayed."""
 
-    max_body_bytes: int
-    open_after_s: float
+    async def serve(
+        self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
+    ) -> Outcome:
+        """Answers one request."""
 
 
 class Pipeline:
@@ -68,9 +61,9 @@ class Pipeline:
         *,
         routing: Routing,
         relay: Relay,
-        engine: EngineLink | None,
+        managed: ManagedWay | None,
         ledger: Books,
-        limits: Limits,
+        max_body_bytes: int,
         hash_key: bytes,
         version: str,
         now: Callable[[], float] = time.monotonic,
@@ -80,16 +73,16 @@ class Pipeline:
         self.is_draining = False
         self._running: set[Exchange] = set()
         self._relay = relay
-        self._engine = engine
+        self._managed = managed
         self._ledger = ledger
-        self._limits = limits
+        self._max_body_bytes = max_body_bytes
         self._hash_key = hash_key
         self._version = version
         self._now = now
         self._wall = wall
 
     async def serve(self, exchange: Exchange, identity: Identity) -> None:
-        """One model call: admit → route → relay or managed → close.
+        """One model call: arrive → admit → route → relayed or managed → close.
 
         Whatever happens, the client has its answer or its error and the ledger its one row.
         Raises: CutShort, when the connection must not be ended cleanly.
@@ -101,21 +94,20 @@ class Pipeline:
             request = await self._admit(exchange, entry)
             target = await self._route(exchange, identity, request, entry)
             self._ledger.open(entry)
-            way = self._managed if target.backend is None else self._relayed
-            outcome = await way(exchange, request, target, entry)
-        except ClientLeft:
-            outcome = "aborted"
-            entry.error_type = "client_left"
+            outcome = await self._answer(exchange, request, target, entry)
+        except asyncio.CancelledError:
+            outcome = self._note_end(exchange, entry, exchange.end_reason())
+        except ClientLeft as reason:
+            outcome = self._note_end(exchange, entry, reason)
         except ApiError as error:
             is_ours = error.status < 500 or error.code in _REFUSED_5XX
             outcome = "refused" if is_ours else "failed"
-            await self._answer_error(exchange, entry, error)
+            self._reply_error(exchange, entry, error)
         except CutShort:
             raise
         except Exception:
             log.exception("request.crashed", request_id=exchange.request_id)
-            crash = ApiError(500, "internal_error", "The gateway failed on this request.")
-            await self._answer_error(exchange, entry, crash)
+            self._reply_error(exchange, entry, internal_error())
         finally:
             self._running.discard(exchange)
             self._close(entry, outcome)
@@ -134,31 +126,25 @@ class Pipeline:
 
     def cut_all(self) -> None:
         """Ends what still runs with an error in its surface's form."""
-        for exchange in self._running:
-            if exchange.watch is not None:
-                exchange.watch.end(GatewayStopping("the gateway is shutting down"))
+        for exchange in [*self._running]:
+            exchange.end(GatewayStopping("the gateway is shutting down"))
 
     def _arrive(self, exchange: Exchange, identity: Identity) -> Entry:
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in exchange.scope["headers"]
-        }
         return Entry(
             request_id=exchange.request_id,
             ts_ms=int(self._wall() * 1000),
             arrived_s=self._now(),
             client_id=identity.client_id,
             user_id=identity.user_id,
-            client_kind=detect(headers),
+            client_kind=detect(exchange.fields),
             surface=exchange.surface,
             version=self._version,
         )
 
     async def _admit(self, exchange: Exchange, entry: Entry) -> ModelRequest:
         if self.is_draining:
-            message = "The gateway is shutting down; send the request again."
-            raise ApiError(503, "draining", message, retry_after_s=RETRY_DRAINING_S)
-        request = await read_request(exchange, self._limits.max_body_bytes)
+            raise _draining()
+        request = await read_request(exchange, self._max_body_bytes)
         entry.kind = request.kind
         entry.model = request.model
         entry.stream = request.is_stream
@@ -169,17 +155,27 @@ class Pipeline:
     async def _route(
         self, exchange: Exchange, identity: Identity, request: ModelRequest, entry: Entry
     ) -> Target:
-        if self.routing.table.find(request.model) is None:
-            await self.routing.catalog.refresh(is_urgent=True)  # it may have been loaded just now
-        target = self.routing.table.resolve(request.model, exchange.surface)
+        routing = self.routing
+        target = routing.table.find(request.model)
+        if target is None:
+            await routing.catalog.refresh(is_urgent=True)  # it may have been loaded just now
+        target = routing.table.resolve(request.model, exchange.surface)
         if not identity.may_use(request.model, target.routed_via):
             message = f"This API key may not use the model {request.model!r}."
             raise ApiError(403, "model_not_allowed", message, param="model")
         entry.path = "managed" if target.backend is None else "relay"
         entry.backend = target.backend or "worker"
         entry.upstream_model = target.model
-        entry.config_rev = self.routing.config_rev
+        entry.config_rev = routing.config_rev
         return target
+
+    async def _answer(
+        self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
+    ) -> Outcome:
+        if target.backend is not None:
+            return await self._relayed(exchange, request, target, entry)
+        assert self._managed is not None
+        return await self._managed.serve(exchange, request, target, entry)
 
     async def _relayed(
         self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
@@ -199,60 +195,20 @@ class Pipeline:
             book_relayed(entry, relayed, request, backend.settings)
         return relayed.outcome
 
-    async def _managed(
-        self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
-    ) -> Outcome:
-        parsed = MANAGED[exchange.surface].parse(clean(request.envelope.fields))
-        answer = Answer(exchange, parsed, target, created=int(self._wall()))
-        try:
-            async with Watch(exchange):
-                finished = await self._run_engine(parsed, answer, entry)
-        except CodecFault as fault:
-            message = f"The request cannot be sent to the engine: {fault}."
-            raise ApiError(400, "invalid_request", message) from fault
-        except (Refusal, EngineLost, GatewayStopping) as fault:
-            error = refusal_error(fault) if isinstance(fault, Refusal) else no_engine()
-            if not exchange.has_started:
-                raise error from fault
-            entry.error_type = error.code
-            await answer.end_with_error(error)
-            return "failed"
-        entry.finish_reason = finished.reason
-        entry.status = entry.upstream_status = 200
-        return "succeeded"
+    def _note_end(self, exchange: Exchange, entry: Entry, reason: Exception) -> Outcome:
+        """The work was ended from outside before it had an answer."""
+        if isinstance(reason, ClientLeft):
+            entry.error_type = "client_left"
+            return "aborted"
+        self._reply_error(exchange, entry, _draining())
+        return "refused"
 
-    async def _run_engine(self, request: ManagedRequest, answer: Answer, entry: Entry) -> Finished:
-        """Submits the run and writes its events to the client as they come."""
-        if self._engine is None:
-            raise EngineLost
-        seed = request.seed if request.seed is not None else randbits(63)
-        salt = hashlib.blake2b((entry.user_id or "anon").encode(), digest_size=8).hexdigest()
-        run = await self._engine.submit(request.call, Plan(), request.params, seed, salt)
-        entry.run_id = run.run_id
-        async with run:
-            try:
-                finished = await answer.write(run.events(), self._limits.open_after_s, self._now)
-            except BaseException:
-                if run.completion_tokens:
-                    entry.book_usage(
-                        prompt=run.prompt_tokens,
-                        completion=run.completion_tokens,
-                        source="counted",
-                    )
-                raise
-        entry.book_engine(finished.usage)
-        entry.book_timings(finished.timings)
-        entry.book_speculation(finished.speculation)
-        entry.cache_source = finished.cache_source
-        entry.served_model = self._engine.ready.model if self._engine.ready else None
-        return finished
-
-    async def _answer_error(self, exchange: Exchange, entry: Entry, error: ApiError) -> None:
+    def _reply_error(self, exchange: Exchange, entry: Entry, error: ApiError) -> None:
         entry.error_type = entry.error_type or error.code
         entry.status = error.status
         if exchange.has_started:
             raise CutShort
-        await exchange.reply_error(error)
+        exchange.reply_error(error)
 
     def _close(self, entry: Entry, outcome: Outcome) -> None:
         entry.close(self._now(), outcome=outcome)
@@ -273,3 +229,8 @@ class Pipeline:
             ttft_ms=entry.ttft_ms,
             total_ms=entry.total_ms,
         )
+
+
+def _draining() -> ApiError:
+    message = "The gateway is shutting down; send the request again."
+    return ApiError(503, "draining", message, retry_after_s=RETRY_DRAINING_S)

@@ -1,22 +1,22 @@
 """The whole URL table: path, methods, who may, what answers. Knows no handler's inside.
 
-A path without a rule does not exist. Endpoints are bare ASGI callables: no `Request`, no
-`StreamingResponse`, nothing parsed before the endpoint wants it.
+A path without a rule does not exist. Router and rule use one and the same value, `exchange.path`.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from starlette.exceptions import HTTPException
-from starlette.routing import Route
+import structlog
 
-from gateway.errors import ApiError
-from gateway.exchange import ClientLeft, CutShort, Exchange, Receive, Scope, Send
+from gateway.errors import ApiError, internal_error
+from gateway.exchange import ClientLeft, CutShort, Exchange
 from gateway.middleware.auth import Auth, Identity, Rule, not_found
-from gateway.middleware.request_id import new_request_id
 from gateway.settings.types import Surface
 from gateway.surfaces.models import surface_of
+
+log = structlog.get_logger(__name__)
 
 Endpoint = Callable[[Exchange, Identity], Awaitable[None]]
 
@@ -39,80 +39,103 @@ class Endpoints:
     usage: Endpoint
 
 
-def url_table(gate: Gate, to: Endpoints) -> list[Route]:
-    """Every path that exists."""
-
-    def route(
-        path: str, method: str, rule: Rule, endpoint: Endpoint, surface: Surface | None = None
-    ) -> Route:
-        return Route(path, Guarded(gate, rule, surface, endpoint), methods=[method])
-
-    return [
-        route("/v1/chat/completions", "POST", "client", to.model_call, "chat"),
-        route("/v1/completions", "POST", "client", to.model_call, "completions"),
-        route("/v1/responses", "POST", "client", to.model_call, "responses"),
-        route("/v1/embeddings", "POST", "client", to.model_call, "embeddings"),
-        route("/v1/messages", "POST", "client", to.model_call, "messages"),
-        route("/v1/messages/count_tokens", "POST", "client", to.model_call, "count_tokens"),
-        route("/v1/models/{call:path}", "POST", "client", to.model_call, "gemini"),
-        route("/v1beta/models/{call:path}", "POST", "client", to.model_call, "gemini"),
-        route("/v1/models", "GET", "client", to.models),
-        route("/v1/models/{model:path}", "GET", "client", to.models),
-        route("/v1beta/models", "GET", "client", to.models),
-        route("/v1beta/models/{model:path}", "GET", "client", to.models),
-        route("/v1/dashboard/usage", "GET", "dashboard", to.usage),
-        route("/livez", "GET", "open", to.health),
-        route("/health", "GET", "open", to.health),
-        route("/readyz", "GET", "open", to.ready),
-        route("/", "GET", "open", to.root),
-    ]
-
-
-class Guarded:
-    """An ASGI endpoint behind its rule; errors are answered in the form of its surface.
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One line of the table. A path that ends with `*` stands for all that begin so.
 
     `surface` None: the path belongs to no surface, the caller's headers tell its form.
     """
 
-    def __init__(self, gate: Gate, rule: Rule, surface: Surface | None, endpoint: Endpoint) -> None:
-        self.rule = rule
-        self._gate = gate
-        self._surface = surface
-        self._endpoint = endpoint
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = new_exchange(scope, receive, send, self._surface)
-        try:
-            identity = self._gate.auth.check(self.rule, exchange)
-            await self._endpoint(exchange, identity)
-        except ApiError as error:
-            await exchange.reply_error(error)
-        except (CutShort, ClientLeft):
-            return  # without the end of the answer: the server closes the connection
-
-
-def new_exchange(scope: Scope, receive: Receive, send: Send, surface: Surface | None) -> Exchange:
-    """An exchange with an id; without a surface, errors have the form that the caller reads."""
-    exchange = Exchange(
-        scope, receive, send, surface=surface or "chat", request_id=new_request_id()
-    )
-    if surface is None:
-        exchange.surface = surface_of(exchange)
-    return exchange
-
-
-async def answer_unrouted(scope: Scope, receive: Receive, send: Send, fault: HTTPException) -> None:
-    """The answer for a path or a method that the table does not have."""
-    path: str = scope["path"]
+    path: str
+    method: str
+    rule: Rule
+    endpoint: Endpoint
     surface: Surface | None = None
-    if path.startswith("/v1/messages"):
-        surface = "messages"
-    elif path.startswith("/v1/models/") and ":" in path:
-        surface = "gemini"
-    exchange = new_exchange(scope, receive, send, surface)
-    if fault.status_code == 405:
-        allowed = (fault.headers or {}).get("Allow", "")
-        message = f"{scope['method']} is not allowed here; use {allowed}."
-        await exchange.reply_error(ApiError(405, "method_not_allowed", message))
-        return
-    await exchange.reply_error(not_found(path))
+
+
+def url_table(to: Endpoints) -> list[Route]:
+    """Every path that exists. GET answers HEAD as well."""
+    return [
+        Route("/v1/chat/completions", "POST", "client", to.model_call, "chat"),
+        Route("/v1/completions", "POST", "client", to.model_call, "completions"),
+        Route("/v1/responses", "POST", "client", to.model_call, "responses"),
+        Route("/v1/embeddings", "POST", "client", to.model_call, "embeddings"),
+        Route("/v1/messages", "POST", "client", to.model_call, "messages"),
+        Route("/v1/messages/count_tokens", "POST", "client", to.model_call, "count_tokens"),
+        Route("/v1/models/*", "POST", "client", to.model_call, "gemini"),
+        Route("/v1beta/models/*", "POST", "client", to.model_call, "gemini"),
+        Route("/v1/models", "GET", "client", to.models),
+        Route("/v1/models/*", "GET", "client", to.models),
+        Route("/v1beta/models", "GET", "client", to.models),
+        Route("/v1beta/models/*", "GET", "client", to.models),
+        Route("/v1/dashboard/usage", "GET", "dashboard", to.usage),
+        Route("/livez", "GET", "open", to.health),
+        Route("/health", "GET", "open", to.health),
+        Route("/readyz", "GET", "open", to.ready),
+        Route("/", "GET", "open", to.root),
+    ]
+
+
+class Router:
+    """Takes every request in: finds its route, checks its rule, answers what goes wrong."""
+
+    def __init__(self, gate: Gate, table: list[Route]) -> None:
+        self._gate = gate
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._open: dict[str, dict[str, Route]] = {}
+        for route in table:
+            known = self._open if route.path.endswith("*") else self._exact
+            by_method = known.setdefault(route.path.removesuffix("*"), {})
+            by_method[route.method] = route
+            if route.method == "GET":
+                by_method["HEAD"] = route
+
+    async def serve(self, exchange: Exchange) -> None:
+        """Answers one request, whatever it is."""
+        exchange.begin()
+        try:
+            route = self._find(exchange)
+            exchange.surface = route.surface or surface_of(exchange)
+            if exchange.fault is not None:
+                raise exchange.fault
+            await route.endpoint(exchange, self._gate.auth.check(route.rule, exchange))
+        except ApiError as error:
+            exchange.reply_error(error)
+        except (CutShort, ClientLeft):
+            exchange.cut()
+        except asyncio.CancelledError:
+            exchange.cut()
+            exchange.end_reason()
+        except Exception:
+            log.exception("request.crashed", request_id=exchange.request_id)
+            if exchange.has_started:
+                exchange.cut()
+            else:
+                exchange.reply_error(internal_error())
+
+    def _find(self, exchange: Exchange) -> Route:
+        """The route of a request. Raises: ApiError 404, 405, with the form of its errors set."""
+        path, method = exchange.path, exchange.method
+        by_method = self._exact.get(path)
+        if by_method is None:
+            for prefix, found in self._open.items():
+                if path.startswith(prefix) and len(path) > len(prefix):
+                    by_method, exchange.rest = found, path[len(prefix) :]
+                    break
+        if by_method is not None and (route := by_method.get(method)) is not None:
+            return route
+        exchange.surface = _unrouted_surface(exchange)
+        if exchange.fault is not None:
+            raise exchange.fault
+        if by_method is None:
+            raise not_found(path)
+        allowed = ", ".join(sorted(by_method))
+        raise ApiError(405, "method_not_allowed", f"{method} is not allowed here; use {allowed}.")
+
+
+def _unrouted_surface(exchange: Exchange) -> Surface:
+    if exchange.path.startswith("/v1/messages"):
+        return "messages"
+    if exchange.path.startswith("/v1/models/") and ":" in exchange.path:
+        return "gemini"
+    return surface_of(exchange)

@@ -1,19 +1,18 @@
 """`tandem serve`: one gateway process from its start to the end of its drain.
 
-Knows uvicorn and signals; what is served is built in `app`.
+Knows sockets and signals; what is served is built in `app`.
 """
 
 import argparse
 import asyncio
-import contextlib
+import gc
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
-import uvicorn
 import uvloop
 
 from gateway import observe
@@ -22,12 +21,10 @@ from gateway.ledger.command import open_books
 from gateway.preflight import CommandFailed, check_model, check_worker_packages
 from gateway.settings.load import SettingsError, load, open_to_everybody
 from gateway.settings.types import Settings
-from proto.limits import HEADER_BLOCK_BYTES
 
 log = structlog.get_logger(__name__)
 
-BACKLOG = 2048
-KEEP_ALIVE_S = 75  # longer than the 60 s after which proxies in front drop idle connections
+ReadAgain = Callable[[Gateway], None]
 
 
 def serve(path: Path, environ: Mapping[str, str], args: argparse.Namespace) -> int:
@@ -41,16 +38,16 @@ def serve(path: Path, environ: Mapping[str, str], args: argparse.Namespace) -> i
         check_model(settings)
         check_worker_packages()
     listener = _listen(settings)
-    gateway = Gateway(settings, open_books(settings, args.ledger))
+    ledger = open_books(settings, args.ledger)
 
-    def read_again() -> None:
+    def read_again(gateway: Gateway) -> None:
         try:
             gateway.apply(with_options(load(path, environ), args))
         except SettingsError as fault:
             log.error("settings.refused", problems=str(fault).splitlines())
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(gateway, listener, read_again))
+        return runner.run(_run(lambda: Gateway(settings, ledger), listener, read_again))
 
 
 def with_options(settings: Settings, args: argparse.Namespace) -> Settings:
@@ -66,46 +63,29 @@ def with_options(settings: Settings, args: argparse.Namespace) -> Settings:
     return changed
 
 
-async def _run(gateway: Gateway, listener: socket.socket, read_again: Callable[[], None]) -> int:
-    config = uvicorn.Config(
-        gateway.asgi,
-        loop="none",
-        http="httptools",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=HEADER_BLOCK_BYTES,
-        backlog=BACKLOG,
-    )
-    server = _Server(config)
+async def _run(build: Callable[[], Gateway], listener: socket.socket, read_again: ReadAgain) -> int:
+    gateway = build()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, read_again)
-    serving = asyncio.create_task(server.serve([listener]))
+    loop.add_signal_handler(signal.SIGHUP, read_again, gateway)
+    await gateway.open(listener)
+    gc.collect()
+    gc.freeze()  # what lives as long as the process need not be looked at again
     waits = [asyncio.create_task(work) for work in (stopping.wait(), gateway.has_failed.wait())]
-    greeting = asyncio.create_task(_greet(gateway, server, listener))
-    await asyncio.wait({serving, *waits}, return_when=asyncio.FIRST_COMPLETED)
+    greeting = asyncio.create_task(_greet(gateway, listener))
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in (greeting, *waits):
         task.cancel()
-    if stopping.is_set() and not serving.done():
-        draining = asyncio.create_task(gateway.drain())
-        await asyncio.wait({serving, draining}, return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    await serving
+    if stopping.is_set():
+        await gateway.drain()
+    await gateway.close()
     return 1 if gateway.has_failed.is_set() else 0
 
 
-async def _greet(gateway: Gateway, server: "_Server", listener: socket.socket) -> None:
+async def _greet(gateway: Gateway, listener: socket.socket) -> None:
     """Says, once everything answers, what to type next."""
-    await server.is_up.wait()
     if gateway.engine is not None:
         await gateway.engine.wait_ready()
     host, port = listener.getsockname()[:2]
@@ -123,23 +103,6 @@ def _greeting(settings: Settings, where: str) -> str:
         f"  curl {where}/v1/chat/completions{key} -H 'content-type: application/json' \\\n"
         f"    -d '{body}'\n"
     )
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: a drain of ours comes before its shutdown."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.is_up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begins to accept connections."""
-        await super().startup(sockets)
-        self.is_up.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def _listen(settings: Settings) -> socket.socket:

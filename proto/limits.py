@@ -7,6 +7,8 @@ Each number has a unit and a reason; what an operator may change is a setting in
 REQUEST_LINE_BYTES = 8 * 1024  # longer targets are attacks or mistakes: 414
 HEADER_BLOCK_BYTES = 64 * 1024  # agents send about 3 KiB: 431 beyond
 HEADER_COUNT = 128  # fields in one header block: 431 beyond
+PIPELINED_REQUESTS = 8  # of one client, sent ahead while another one of its requests runs
+PIPELINED_BYTES = 64 * 1024  # of the body of each of these
 DECOMPRESSION_RATIO = 100  # a body that unpacks to more is a bomb: 413
 
 # The content of a model call.

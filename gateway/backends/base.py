@@ -22,9 +22,9 @@ _CREDENTIAL_QUERY = frozenset({"key", "api_key", "access_token"})
 State = Literal["up", "degraded", "down"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """Where a backend listens. `authority` is the Host header's value."""
+    """Where a backend listens. `authority` is the Host header's value. Equal only to itself."""
 
     host: str
     port: int
@@ -47,7 +47,11 @@ class Origin:
 
 
 class Backend:
-    """One configured backend, alive as long as its configuration."""
+    """One configured backend, alive as long as its configuration.
+
+    `own_headers`: our credential and the operator's extra headers; `head_lines`: these and what
+    every request to it begins with, as they are sent.
+    """
 
     def __init__(self, name: str, settings: BackendSettings) -> None:
         self.name = name
@@ -55,18 +59,15 @@ class Backend:
         self.origin = Origin.of(settings.base_url, tls_verify=settings.tls_verify)
         self.in_flight = 0
         self.health = Health()
+        self.own_headers = _own_headers(settings)
+        self.own_names = frozenset(name for name, _ in self.own_headers)
+        self.head_lines = _head_lines(self.origin, self.own_headers)
         self._base_path = urlsplit(settings.base_url).path.rstrip("/")
-        self._own_headers = _own_headers(settings)
 
     @property
     def key_label(self) -> str | None:
         """The label of the key it is shown, for the ledger."""
         return self.settings.keys[0].label if self.settings.keys else None
-
-    @property
-    def own_headers(self) -> Headers:
-        """Our credential and the operator's extra headers."""
-        return self._own_headers
 
     def url_path(self, path: str, query: bytes = b"") -> str:
         """The path and query at the backend for one of ours.
@@ -79,6 +80,8 @@ class Backend:
             path = _VERSION.sub("", path, count=1) if self._base_path else path
         elif _VERSION.search(self._base_path):
             path = _VERSION.sub("", path, count=1)
+        if not query:
+            return f"{self._base_path}{path}"
         kept = "&".join(
             piece
             for piece in query.decode("latin-1").split("&")
@@ -119,6 +122,13 @@ class Health:
         self._failed_checks = 0 if is_ok else self._failed_checks + 1
         if is_ok:
             self._failed_connects = 0
+
+
+def _head_lines(origin: Origin, own: Headers) -> bytes:
+    names = {name for name, _ in own}
+    common = [(b"host", origin.authority), (b"accept-encoding", b"identity")]
+    lines = [*(line for line in common if line[0] not in names), *own]
+    return b"".join(b"%b: %b\r\n" % line for line in lines)
 
 
 def _own_headers(settings: BackendSettings) -> Headers:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import structlog
 
 from gateway.backends.base import Backend
+from gateway.relay.client import UpstreamClient
 from gateway.routing.table import shadowed_models
 
 log = structlog.get_logger(__name__)
@@ -36,9 +36,14 @@ class Catalog:
     """The models of all backends. `now`: monotonic seconds."""
 
     def __init__(
-        self, backends: Mapping[str, Backend], cache_s: float, now: Callable[[], float]
+        self,
+        backends: Mapping[str, Backend],
+        client: UpstreamClient,
+        cache_s: float,
+        now: Callable[[], float],
     ) -> None:
         self._backends = backends
+        self._client = client
         self._cache_s = cache_s
         self._now = now
         self._read_s: float | None = None
@@ -87,16 +92,19 @@ class Catalog:
                 log.warning("model.listed_twice", model=model, owner=owner, also=other)
 
     async def _list(self, backend: Backend) -> list[ModelCard] | None:
+        from gateway.relay.transport import http_client  # httpx is not needed to relay
+
         settings = backend.settings
-        headers = [(b"accept", b"application/json"), *backend.own_headers]
+        headers = {"accept": "application/json"}
         if settings.kind == "anthropic":
-            headers.append((b"anthropic-version", b"2023-06-01"))
-        url = f"{_origin(settings.base_url)}{backend.url_path(_PATHS[settings.kind])}"
+            headers["anthropic-version"] = "2023-06-01"
         try:
             async with (
                 asyncio.timeout(LIST_S),
-                httpx.AsyncClient(verify=settings.tls_verify, timeout=LIST_S) as client,
-                client.stream("GET", url, headers=headers) as answer,
+                http_client(self._client, backend, LIST_S) as client,
+                client.stream(
+                    "GET", backend.url_path(_PATHS[settings.kind]), headers=headers
+                ) as answer,
             ):
                 body = b""
                 async for piece in answer.raise_for_status().aiter_bytes():
@@ -136,8 +144,3 @@ def _context(item: dict[str, Any]) -> int | None:
         if type(value) is int:
             return value
     return None
-
-
-def _origin(base_url: str) -> str:
-    url = httpx.URL(base_url)
-    return f"{url.scheme}://{url.netloc.decode()}"

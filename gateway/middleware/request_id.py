@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs use
+_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]  # ten bits each
+_SHIFTS = tuple(range(120, -1, -10))
 
 
 def new_request_id(
@@ -15,4 +17,4 @@ def new_request_id(
     Source: github.com/ulid/spec.
     """
     number = int(now() * 1000) << 80 | int.from_bytes(random_bytes(10))
-    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])

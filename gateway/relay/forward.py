@@ -1,9 +1,11 @@
 """One relayed request: bytes up, bytes down, unchanged. Knows no JSON of the answer and no SQL.
 
-The only changes are those of headers (credentials and hop-by-hop ones stay where they belong), the
-`model` value when a route has another name for it, and an error appended to a stream that broke.
+The only changes are those of headers, the `model` value when a route has another name for it, and
+an error appended to a stream that broke. A piece of the answer walks from the backend's socket to
+the client's within one callback; the tap reads it on the way.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,36 +13,26 @@ import structlog
 
 from gateway.backends.base import Backend
 from gateway.errors import RETRY_BACKEND_BUSY_S, ApiError, stream_error_end
-from gateway.exchange import CutShort, Exchange, Headers, Watch, header_text
+from gateway.exchange import CutShort, Exchange, header_text
 from gateway.ledger.entry import Outcome
-from gateway.relay.client import (
+from gateway.relay.client import UpstreamClient
+from gateway.relay.clocks import Clocks
+from gateway.relay.connection import (
     Clock,
     ConnectFailed,
     Connection,
     GatewayStopping,
     UpstreamBroken,
-    UpstreamClient,
     UpstreamFault,
     UpstreamTimeout,
 )
+from gateway.relay.headers import answer_head, request_head
 from gateway.relay.tap import Tap
 from gateway.routing.table import Target
 from proto.limits import QUOTED_ERROR_CHARS
 
 log = structlog.get_logger(__name__)
 
-_HOP_BY_HOP = frozenset({
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-connection", b"te", b"trailer",
-    b"transfer-encoding", b"upgrade",
-})  # fmt: skip
-_NOT_SENT_UP = _HOP_BY_HOP | {
-    b"host", b"content-length", b"accept-encoding", b"expect",
-    b"authorization", b"proxy-authorization", b"x-api-key", b"api-key", b"x-goog-api-key",
-    b"cookie", b"openai-organization", b"openai-project",
-    b"forwarded", b"x-real-ip", b"via",
-}  # fmt: skip
-_PREFIXES_NOT_SENT_UP = (b"x-tandem-", b"x-freellm-", b"x-forwarded-")
-_NOT_SENT_DOWN = _HOP_BY_HOP | {b"set-cookie", b"x-request-id", b"x-routed-via"}
 _MAPPED = {401, 402, 403, 407}
 
 
@@ -91,97 +83,76 @@ class Relay:
         if 0 < backend.settings.max_in_flight <= backend.in_flight:
             raise _busy(backend)
         backend.in_flight += 1
+        clocks = Clocks(exchange)
         try:
-            async with Watch(exchange) as watch:
-                await self._run(exchange, watch, backend, outgoing, relayed)
+            await self._run(exchange, clocks, backend, outgoing, relayed)
+            return
         except UpstreamFault as fault:
             broken = fault
-        else:
-            return
+        except asyncio.CancelledError:
+            reason = exchange.end_reason()
+            if not isinstance(reason, UpstreamFault):
+                raise reason from None
+            broken = reason
         finally:
+            clocks.stop()
             backend.in_flight -= 1
         _note_fault(backend, broken)
         await self._end_broken(exchange, backend, broken, relayed)
 
     async def _run(
-        self, exchange: Exchange, watch: Watch, backend: Backend, outgoing: Outgoing,
+        self, exchange: Exchange, clocks: Clocks, backend: Backend, outgoing: Outgoing,
         relayed: Relayed,
     ) -> None:  # fmt: skip
-        clocks = backend.settings
-        connection: Connection | None = None
+        settings = backend.settings
+        clocks.cap(settings.total_s, UpstreamTimeout("total_s", settings.total_s))
+        clock, limit_s = _first_clock(exchange, backend, outgoing)
+        clocks.limit(limit_s, UpstreamTimeout(clock, limit_s))
+        head = request_head(
+            exchange,
+            backend,
+            path=outgoing.path,
+            body_bytes=len(outgoing.body),
+            is_decoded=outgoing.is_decoded,
+        )
+        connection = await self._client.send(
+            backend.origin, head, outgoing.body, connect_s=settings.connect_s
+        )
         try:
-            watch.cap(clocks.total_s, UpstreamTimeout("total_s", clocks.total_s))
-            clock, limit_s = _first_clock(exchange, backend, outgoing)
-            watch.limit(limit_s, UpstreamTimeout(clock, limit_s))
-            connection = await self._client.send(
-                backend.origin,
-                _request_head(exchange, backend, outgoing),
-                outgoing.body,
-                connect_s=clocks.connect_s,
-            )
             relayed.upstream_status = connection.status
             backend.health.note_answer(connection.status)
-            await self._check_status(connection, backend)
-            await self._answer(exchange, watch, backend, outgoing.target, connection, relayed)
+            _check_status(connection.status, backend)
+            await self._answer(exchange, clocks, backend, outgoing, connection, relayed)
         finally:
-            if connection is not None:
-                self._client.release(backend.origin, connection)
+            exchange.flow = None
+            self._client.release(backend.origin, connection)
 
     async def _answer(
-        self, exchange: Exchange, watch: Watch, backend: Backend, target: Target,
+        self, exchange: Exchange, clocks: Clocks, backend: Backend, outgoing: Outgoing,
         connection: Connection, relayed: Relayed,
     ) -> None:  # fmt: skip
         """Status and headers, then every piece of the body as it comes."""
-        headers, content_type, encoding = _answer_headers(connection.status, connection.headers)
-        is_stream = content_type.startswith(b"text/event-stream")
-        if is_stream:
-            headers += [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
-        headers += [
+        head = answer_head(connection.headers)
+        head.headers += (
             (b"x-request-id", exchange.request_id.encode()),
-            (b"x-routed-via", header_text(target.routed_via)),
-        ]
-        tap = Tap(exchange.surface, is_stream=is_stream, content_encoding=encoding, now=self._now)
+            (b"x-routed-via", header_text(outgoing.target.routed_via)),
+        )
+        tap = Tap(
+            exchange.surface,
+            is_stream=head.is_stream,
+            content_encoding=head.encoding,
+            now=self._now,
+        )
         relayed.tap, relayed.status = tap, connection.status
-        await exchange.start(connection.status, headers)
-        await self._body(exchange, watch, backend, connection, relayed, tap)
-        _judge(relayed, tap, is_ok=connection.status < 400)
-
-    async def _body(
-        self, exchange: Exchange, watch: Watch, backend: Backend, connection: Connection,
-        relayed: Relayed, tap: Tap,
-    ) -> None:  # fmt: skip
-        idle_s = backend.settings.idle_s
-        idle = UpstreamTimeout("idle_s", idle_s)
-        life = 0
-        while piece := await connection.read():
-            tap.feed(piece)
-            if tap.life != life:  # comments and pings do not hide a dead backend
-                life = tap.life
-                watch.limit(idle_s, idle)
-            left_s = watch.hold()  # a slow client is not a silent backend
-            await exchange.write(piece)
-            watch.resume(left_s)
-            if tap.reading.finish is not None and connection.status < 400:
-                relayed.outcome = "succeeded"  # even if the client leaves before our end of file
+        exchange.start(connection.status, head.headers, length=head.length)
+        pour = _Pour(exchange, clocks, connection, relayed, tap, backend.settings.idle_s)
+        exchange.use_flow(pour)
+        await connection.pour(pour)
         tap.finish()
         if connection.ends_by_close and connection.status < 400 and tap.lacks_its_end:
             raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
-        await exchange.write(b"", is_last=True)
-
-    async def _check_status(self, connection: Connection, backend: Backend) -> None:
-        """Raises: ApiError for answers that are ours to explain."""
-        status = connection.status
-        if 300 <= status < 400 and status != 304:
-            raise ApiError(502, "upstream_failed", "The backend answered with a redirect.")
-        if status not in _MAPPED:
-            return
-        # Its body may quote our key: it goes to the log, masked, and no further.
-        log.warning("backend.refused_credentials", backend=backend.name, status=status)
-        if status == 402:
-            message = "The backend says that its account is out of credits."
-            raise ApiError(502, "provider_out_of_credits", message, may_retry=False)
-        message = "The backend refused the credentials that this gateway has for it."
-        raise ApiError(502, "provider_authentication_failed", message, may_retry=False)
+        exchange.finish()
+        _judge(relayed, tap, is_ok=connection.status < 400)
 
     async def _end_broken(
         self, exchange: Exchange, backend: Backend, fault: UpstreamFault, relayed: Relayed
@@ -202,14 +173,73 @@ class Relay:
         assert tap is not None
         if tap.is_stream and tap.reading.finish is not None:  # it had said everything
             relayed.outcome, relayed.error_type = "succeeded", None
-            await exchange.end_with(b"" if tap.is_between_events else b"\n\n")
+            await exchange.finish_soon(b"" if tap.is_between_events else b"\n\n")
             return
         if not tap.is_stream or tap.is_encoded:
             raise CutShort  # without the final HTTP chunk: a clean early end would pass for whole
         close = b"" if tap.is_between_events else b"\n\n"
-        await exchange.end_with(
+        await exchange.finish_soon(
             close + stream_error_end(exchange.surface, error, exchange.request_id)
         )
+
+
+class _Pour:
+    """What happens to each piece of an answer, and to the backend while its client is slow."""
+
+    __slots__ = (
+        "_clocks", "_connection", "_exchange", "_idle", "_idle_s", "_is_ok", "_life", "_relayed",
+        "_tap",
+    )  # fmt: skip
+
+    def __init__(
+        self, exchange: Exchange, clocks: Clocks, connection: Connection, relayed: Relayed,
+        tap: Tap, idle_s: float,
+    ) -> None:  # fmt: skip
+        self._exchange = exchange
+        self._clocks = clocks
+        self._connection = connection
+        self._relayed = relayed
+        self._tap = tap
+        self._idle_s = idle_s
+        self._idle = UpstreamTimeout("idle_s", idle_s)
+        self._is_ok = connection.status < 400
+        self._life = 0
+
+    def __call__(self, piece: bytes) -> None:
+        """Takes the next piece."""
+        tap = self._tap
+        tap.feed(piece)
+        if tap.life != self._life:  # comments and pings do not hide a dead backend
+            self._life = tap.life
+            self._clocks.limit(self._idle_s, self._idle)
+        self._exchange.write(piece)
+        if self._is_ok and tap.reading.finish is not None:
+            self._relayed.outcome = "succeeded"  # even if the client leaves before our end of file
+
+    def pause(self) -> None:
+        """The client is slow: its backend waits, and is not taken for a silent one."""
+        self._connection.pause()
+        self._clocks.hold()
+
+    def resume(self) -> None:
+        """The client takes bytes again."""
+        self._clocks.go_on()
+        self._connection.resume()
+
+
+def _check_status(status: int, backend: Backend) -> None:
+    """Raises: ApiError for answers that are ours to explain."""
+    if 300 <= status < 400 and status != 304:
+        raise ApiError(502, "upstream_failed", "The backend answered with a redirect.")
+    if status not in _MAPPED:
+        return
+    # Its body may quote our key: it goes no further.
+    log.warning("backend.refused_credentials", backend=backend.name, status=status)
+    if status == 402:
+        message = "The backend says that its account is out of credits."
+        raise ApiError(502, "provider_out_of_credits", message, may_retry=False)
+    message = "The backend refused the credentials that this gateway has for it."
+    raise ApiError(502, "provider_authentication_failed", message, may_retry=False)
 
 
 def _judge(relayed: Relayed, tap: Tap, *, is_ok: bool) -> None:
@@ -233,62 +263,6 @@ def upstream_error(fault: UpstreamFault) -> ApiError:
     if isinstance(fault, (ConnectFailed, UpstreamTimeout)):
         return ApiError(502, "upstream_failed", f"The backend cannot be reached: {fault}.")
     return ApiError(502, "upstream_failed", f"The backend's answer broke off: {fault}.")
-
-
-def _request_head(exchange: Exchange, backend: Backend, outgoing: Outgoing) -> bytes:
-    scope = exchange.scope
-    path = backend.url_path(outgoing.path, scope["query_string"])
-    named = _named_by_connection(scope["headers"])
-    lines = [
-        f"{scope['method']} {path} HTTP/1.1\r\nhost: ".encode(),
-        backend.origin.authority,
-        b"\r\naccept-encoding: identity\r\n",
-    ]
-    own = {name for name, _ in backend.own_headers}
-    for name, value in scope["headers"]:
-        if name in _NOT_SENT_UP or name in named or name in own:
-            continue
-        if name.startswith(_PREFIXES_NOT_SENT_UP):
-            continue
-        if outgoing.is_decoded and name == b"content-encoding":
-            continue
-        lines += (name, b": ", value, b"\r\n")
-    for name, value in backend.own_headers:
-        lines += (name, b": ", value, b"\r\n")
-    if outgoing.body or scope["method"] not in ("GET", "HEAD"):
-        lines.append(b"content-length: %d\r\n" % len(outgoing.body))
-    lines.append(b"\r\n")
-    return b"".join(lines)
-
-
-def _answer_headers(status: int, received: Headers) -> tuple[Headers, bytes, bytes | None]:
-    """Headers for the client, the content type and the content encoding."""
-    headers: Headers = []
-    content_type, encoding = b"", None
-    named = _named_by_connection(received)
-    for name, value in received:
-        if name == b"content-type":
-            content_type = value.lower()
-        elif name == b"content-encoding":
-            encoding = value
-        if name not in _NOT_SENT_DOWN and name not in named:
-            headers.append((name, value))
-    dropped: set[bytes] = set()
-    if content_type.startswith(b"text/event-stream"):
-        dropped = {b"cache-control", b"content-length"}  # its end may be an error of ours
-    elif status in (204, 304):
-        dropped = {b"content-length"}
-    headers = [(name, value) for name, value in headers if name not in dropped]
-    return headers, content_type, encoding
-
-
-def _named_by_connection(headers: Headers) -> frozenset[bytes]:
-    return frozenset(
-        item.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for item in value.split(b",")
-    )
 
 
 def _first_clock(exchange: Exchange, backend: Backend, outgoing: Outgoing) -> tuple[Clock, float]:

@@ -4,15 +4,14 @@ Whatever goes wrong in here switches the tap off for this answer; the row then h
 """
 
 import json
-import zlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
 
-from gateway.exchange import DEFLATE_ANY
 from gateway.relay.usage import Reader, Reading, reader_of
 from gateway.settings.types import Surface
+from gateway.surfaces.encoding import unpacker
 from gateway.surfaces.sse import SseEvent, SseParser
 from proto.limits import ANSWER_TAP_BYTES
 
@@ -49,7 +48,7 @@ class Tap:
         self._sse = SseParser() if is_stream else None
         self._whole: list[bytes] = []
         self._whole_bytes = 0
-        self._unpack = _unpacker(content_encoding)
+        self._unpack = unpacker(content_encoding)
 
     @property
     def is_between_events(self) -> bool:
@@ -124,15 +123,3 @@ class Tap:
         self.is_on = False
         self._whole = []
         log.warning("tap.failed", fault=type(fault).__name__)
-
-
-def _unpacker(encoding: bytes | None) -> Callable[[bytes], bytes] | None:
-    if encoding is None or encoding.lower() in (b"", b"identity"):
-        return None
-    if encoding.lower() in (b"gzip", b"deflate"):
-        return zlib.decompressobj(DEFLATE_ANY).decompress
-
-    def refuse(piece: bytes) -> bytes:
-        raise ValueError("content encoding that the tap cannot read")
-
-    return refuse

@@ -89,9 +89,13 @@ class Answer:
             if not piece and is_wait and now() - written_s >= HEARTBEAT_S:
                 piece = HEARTBEAT
             if piece or not self._exchange.has_started:
-                await self._open()
+                self._open()
                 written_s = now()
-                await self._exchange.write(piece, is_last=isinstance(event, Finished))
+                if isinstance(event, Finished):
+                    self._exchange.finish(piece)
+                else:
+                    self._exchange.write(piece)
+                    await self._exchange.drain()
             if isinstance(event, Finished):
                 return event
         raise EngineLost
@@ -100,23 +104,23 @@ class Answer:
         """Ends a started stream with an error."""
         exchange = self._exchange
         end = stream_error_end(exchange.surface, error, exchange.request_id)
-        await exchange.end_with(end)
+        await exchange.finish_soon(end)
 
     async def _write_whole(self, events: AsyncIterator[Event | Silence]) -> Finished:
         seen: list[Event] = []
         async for event in events:
             if isinstance(event, Finished):
                 body = self._renderer.whole(seen, event)
-                await self._exchange.reply(200, body, [(b"x-routed-via", self._routed_via)])
+                self._exchange.reply(200, body, [(b"x-routed-via", self._routed_via)])
                 return event
             if not isinstance(event, (Silence, Failed)):
                 seen.append(event)
         raise EngineLost
 
-    async def _open(self) -> None:
+    def _open(self) -> None:
         if self._exchange.has_started:
             return
-        await self._exchange.start(
+        self._exchange.start(
             200,
             [
                 (b"content-type", b"text/event-stream; charset=utf-8"),

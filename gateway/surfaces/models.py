@@ -26,17 +26,17 @@ class ListedModel:
 
 def form_of(exchange: Exchange) -> Form:
     """Which form of list the caller reads: the first sign decides."""
-    query = exchange.scope["query_string"]
+    query = exchange.query
     is_google = (
         exchange.path.startswith("/v1beta/")
-        or exchange.header(b"x-goog-api-key") is not None
-        or exchange.header(b"x-goog-api-client") is not None
+        or b"x-goog-api-key" in exchange.fields
+        or b"x-goog-api-client" in exchange.fields
         or query.startswith(b"key=")
         or b"&key=" in query
     )
     if is_google:
         return "google"
-    return "anthropic" if exchange.header(b"anthropic-version") is not None else "openai"
+    return "anthropic" if b"anthropic-version" in exchange.fields else "openai"
 
 
 def surface_of(exchange: Exchange) -> Surface:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from gateway.exchange import Exchange, decoded_body
+from gateway.exchange import Exchange
 from gateway.ledger.entry import Kind
 from gateway.middleware.auth import not_found
 from gateway.settings.types import Surface
+from gateway.surfaces.encoding import decoded_body
 from gateway.surfaces.envelope import Envelope, model_of, read_envelope, with_value
 
 GEMINI_METHODS: dict[str, Kind] = {
@@ -54,9 +55,9 @@ async def read_request(exchange: Exchange, limit_bytes: int) -> ModelRequest:
 
     Raises: ApiError 400, 413, 415; 404 for a Gemini method that does not exist.
     """
-    await exchange.read_body(limit_bytes)
-    encoding = exchange.header(b"content-encoding")
-    envelope = read_envelope(decoded_body(exchange.body, encoding, limit_bytes))
+    body = await exchange.read_body(limit_bytes)
+    encoding = exchange.fields.get(b"content-encoding")
+    envelope = read_envelope(decoded_body(body, encoding, limit_bytes))
     if exchange.surface == "gemini":
         return _gemini(exchange, envelope)
     return ModelRequest(
@@ -72,7 +73,7 @@ async def read_request(exchange: Exchange, limit_bytes: int) -> ModelRequest:
 
 def _gemini(exchange: Exchange, envelope: Envelope) -> ModelRequest:
     """Google's surface names the model and the method in the path."""
-    model, _, method = exchange.scope["path_params"]["call"].rpartition(":")
+    model, _, method = exchange.rest.rpartition(":")
     if method not in GEMINI_METHODS or any(part in ("", ".", "..") for part in model.split("/")):
         raise not_found(exchange.path)
     config = envelope.fields.get("generationConfig")
@@ -82,7 +83,7 @@ def _gemini(exchange: Exchange, envelope: Envelope) -> ModelRequest:
         is_stream=method == "streamGenerateContent",
         max_tokens=_count(config.get("maxOutputTokens")) if isinstance(config, dict) else None,
         envelope=envelope,
-        path=exchange.scope["raw_path"].decode("latin-1"),
+        path=exchange.raw_path.decode("latin-1"),
         body=exchange.body,
     )
 

@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from gateway.app import Gateway
 from gateway.ledger.command import OpenLedger
 from gateway.settings.types import (
@@ -48,22 +46,12 @@ async def running_gateway(tmp_path: Path, **sections: Any) -> AsyncIterator[Runn
     gateway = Gateway(settings, OpenLedger(books))
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        gateway.asgi, loop="none", http="httptools", ws="none", log_config=None,
-        access_log=False, server_header=False, date_header=False, timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    running = uvicorn.Server(config)
-    running.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-    task = asyncio.create_task(running.serve([listener]))
-    while not running.started:
-        if task.done():
-            await task
-        await asyncio.sleep(0.005)
+    port = listener.getsockname()[1]
+    await gateway.open(listener)
     try:
-        yield Running(gateway, books, listener.getsockname()[1])
+        yield Running(gateway, books, port)
     finally:
-        running.should_exit = True
-        await task
+        await gateway.close()
         listener.close()
 
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.routing import Route
 
 from gateway.middleware.auth import not_found
-from gateway.routes import Guarded
 from gateway.settings.types import ClientKey, RouteSettings, RouteTarget, Secret
 from tests.fakes.backend import FakeBackend, Reply, Seen, sse
 from tests.gateway.harness import backend, running_gateway
@@ -139,7 +137,7 @@ async def test_keys_open_what_they_name_and_nothing_else(tmp_path: Path) -> None
     assert row.client_id.startswith("k:") and row.user_id == "one"
 
 
-def test_every_path_has_a_rule_and_none_is_open_that_costs(tmp_path: Path) -> None:
+async def test_every_path_has_a_rule_and_none_is_open_that_costs(tmp_path: Path) -> None:
     from gateway.app import Gateway
     from gateway.ledger.command import OpenLedger
     from gateway.settings.types import ServerSettings, Settings
@@ -149,10 +147,7 @@ def test_every_path_has_a_rule_and_none_is_open_that_costs(tmp_path: Path) -> No
         server=ServerSettings(state_dir=tmp_path), backends={"b": backend("http://127.0.0.1:1")}
     )
     gateway = Gateway(settings, OpenLedger(MemoryBooks()))
-    rules = {}
-    for route in gateway.asgi.routes:
-        assert isinstance(route, Route) and isinstance(route.endpoint, Guarded)
-        rules[route.path] = route.endpoint.rule
+    rules = {route.path: route.rule for route in gateway.table}
     assert {path for path, rule in rules.items() if rule == "open"} == {
         "/", "/livez", "/health", "/readyz",
     }  # fmt: skip

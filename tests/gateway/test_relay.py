@@ -204,7 +204,7 @@ async def test_stale_kept_connection_is_redone_once(tmp_path: Path) -> None:
         running_gateway(tmp_path, backends={"b": backend(up.url)}) as gateway,
     ):
         await post(gateway.base, "/v1/chat/completions", CHAT)
-        connection = next(iter(gateway.gateway.client._idle.values()))[0]
+        connection = next(iter(next(iter(gateway.gateway.client._idle.values()))))
 
         # The backend has closed, and we have not noticed: what we write meets a dead connection.
         written = connection.start

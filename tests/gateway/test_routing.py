@@ -167,19 +167,16 @@ def test_what_is_no_list_of_models_is_refused(body: Any) -> None:
         read_cards(body)
 
 
-async def never() -> Any:
-    raise AssertionError
-
-
 def exchange(
     *headers: tuple[bytes, bytes],
     query: bytes = b"",
-    client: str = "127.0.0.1",
+    is_peer_local: bool = True,
     method: str = "GET",
 ) -> Exchange:
-    scope = {"path": "/v1/x", "headers": list(headers), "query_string": query, "method": method,
-             "client": (client, 1)}  # fmt: skip
-    return Exchange(scope, never, never, surface="chat", request_id="r")  # type: ignore[arg-type]
+    target = ("/v1/x", b"/v1/x", query)
+    made = Exchange(None, method, target, list(headers), dict(headers), "r")  # type: ignore[arg-type]
+    made.is_peer_local = is_peer_local
+    return made
 
 
 KEYED = Settings(
@@ -234,7 +231,7 @@ def test_operators_pages_need_the_token_or_the_machine_itself() -> None:
     openly = Auth(Settings())
     openly.check("dashboard", exchange())
     for closed in (
-        exchange(client="10.0.0.1"),
+        exchange(is_peer_local=False),
         exchange((b"x-forwarded-for", b"1.2.3.4")),
         exchange(method="POST"),
     ):
@@ -267,7 +264,7 @@ def test_request_ids_sort_by_time_and_differ() -> None:
     ],
 )  # fmt: skip
 def test_clients_are_known_by_their_headers(headers: dict[str, str], kind: str) -> None:
-    assert detect(headers) == kind
+    assert detect({name.encode(): value.encode() for name, value in headers.items()}) == kind
 
 
 ERROR = ApiError(429, "queue_timeout", 'quoted "é"', param="model", retry_after_s=10)

@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import ApiError
-from gateway.exchange import decoded_body
 from gateway.surfaces.chat.fields import FIELDS, OFF_VALUES
 from gateway.surfaces.chat.parse import parse_chat
 from gateway.surfaces.chat.render import ChatRenderer
 from gateway.surfaces.completions.parse import parse_completion
 from gateway.surfaces.completions.render import CompletionRenderer
+from gateway.surfaces.encoding import decoded_body
 from gateway.surfaces.envelope import model_of, read_envelope, with_value
 from gateway.surfaces.sse import RecordTooLarge, SseEvent, SseParser
 from proto.chat import ImagePart, ToolCall

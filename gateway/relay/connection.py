@@ -1,0 +1,259 @@
+"""One HTTP/1.1 connection to a backend, on asyncio.Protocol and httptools. Knows no pool.
+
+It carries one exchange at a time and is kept for the next; the answer's body comes out in the
+pieces the socket delivered, never decoded.
+
+    UpstreamFault
+    ├── ConnectFailed      no connection could be made
+    ├── UpstreamTimeout    one of our clocks fired; `clock` is its setting's name
+    ├── UpstreamBroken     the connection died, or what came over it is not HTTP
+    └── GatewayStopping    we are shutting down and the time for it is over
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal, cast
+
+import httptools
+
+from gateway.exchange import Headers
+from proto.limits import HEADER_BLOCK_BYTES, HEADER_COUNT, RELAY_BUFFER_BYTES
+
+Clock = Literal["connect_s", "first_event_s", "idle_s", "total_s", "client timeout"]
+
+_LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
+_BODILESS = frozenset({204, 304})
+
+
+class UpstreamFault(Exception):
+    """Something went wrong between us and a backend."""
+
+
+class ConnectFailed(UpstreamFault):
+    """Refused, no route, name not found, TLS failed."""
+
+
+class UpstreamTimeout(UpstreamFault):
+    """A clock of ours fired. `clock` is the name of its setting."""
+
+    def __init__(self, clock: Clock, limit_s: float) -> None:
+        super().__init__(f"{clock} of {limit_s:g} s passed")
+        self.clock = clock
+        self.limit_s = limit_s
+
+
+class UpstreamBroken(UpstreamFault):
+    """The connection ended or its bytes are no HTTP. `before_answer`: not a byte had come."""
+
+    def __init__(self, message: str, *, before_answer: bool) -> None:
+        super().__init__(message)
+        self.before_answer = before_answer
+
+
+class GatewayStopping(UpstreamFault):
+    """The process ends before the answer does."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection to a backend; after `start`, also the answer that comes over it."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Headers = []
+        self.is_complete = False  # the whole answer has arrived
+        self.is_dead = False
+        self.ends_by_close = False  # the answer has no length: its end is the connection's
+        self.idle_since_s = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._is_head_request = False
+        self._has_answered = False  # any byte of an answer arrived
+        self._has_head = False
+        self._pieces: list[bytes] = []
+        self._waiting_bytes = 0
+        self._header_bytes = 0
+        self._keeps_alive = False
+        self._is_paused = False
+        self._sink: Callable[[bytes], None] | None = None
+        self._fault: UpstreamBroken | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # What the client side calls.
+
+    def start(self, head: bytes, body: bytes) -> None:
+        """Sends one request; the connection must be idle."""
+        assert self._transport is not None
+        self._parser = httptools.HttpResponseParser(self)
+        self._is_head_request = head.startswith(b"HEAD ")
+        self.status, self.headers, self._pieces = 0, [], []
+        self._waiting_bytes = self._header_bytes = 0
+        self.is_complete = self._has_answered = self._has_head = self.ends_by_close = False
+        self._fault = self._sink = None
+        self._transport.writelines((head, body) if body else (head,))
+
+    async def head(self) -> None:
+        """Waits for status and headers. Raises UpstreamFault."""
+        while self._fault is not None or not self._has_head:
+            self._raise_fault()
+            await self._wait()
+
+    async def pour(self, sink: Callable[[bytes], None]) -> None:
+        """Gives every piece of the body to `sink`, in the moment that it comes; returns at the end.
+
+        `pause` and `resume` slow the backend down. Raises UpstreamFault.
+        """
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        self._waiting_bytes = 0
+        self._sink = sink
+        while not self.is_complete:
+            self._raise_fault()
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """The next bytes of the body, b"" after the last one. Raises UpstreamFault."""
+        while not self._pieces:
+            if self.is_complete:
+                return b""
+            self._raise_fault()
+            await self._wait()
+        pieces, self._pieces = self._pieces, []
+        self._waiting_bytes = 0
+        self.resume()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def pause(self) -> None:
+        """Stops reading: what the backend goes on sending waits at its side."""
+        if not self._is_paused and not self.is_dead and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Reads on."""
+        if self._is_paused and not self.is_dead and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def hang_up(self) -> None:
+        """Closes the socket at once; the backend sees it within a moment."""
+        self.is_dead = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def rest(self) -> bool:
+        """Makes ready for another request; False when that cannot be."""
+        assert self._transport is not None
+        self._sink = None
+        can = self.is_complete and self._keeps_alive and not self.is_dead
+        if not can or self._transport.get_write_buffer_size():  # it answered before we had asked
+            return False
+        self.resume()
+        return True
+
+    def _raise_fault(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        if self.is_dead:
+            raise UpstreamBroken(
+                "the backend closed the connection", before_answer=not self._has_answered
+            )
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _break(self, message: str) -> None:
+        self._fault = self._fault or UpstreamBroken(message, before_answer=False)
+        self.hang_up()
+        self._wake()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None or self.is_complete:
+            self.hang_up()  # nobody asked: an idle connection that speaks is of no use
+            return
+        self._has_answered = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError:
+            raise  # a fault of ours, and not of the backend
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
+            self._deliver()
+            self._break(f"the backend's answer is not HTTP: {fault}")
+            return
+        self._deliver()
+        if self._sink is None or self.is_complete or self.is_dead:
+            self._wake()
+
+    def _deliver(self) -> None:
+        if self._sink is None:
+            if self._waiting_bytes > RELAY_BUFFER_BYTES:
+                self.pause()
+        elif self._pieces:
+            pieces, self._pieces = self._pieces, []
+            self._sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._has_head and self.ends_by_close and exc is None and self._fault is None:
+            self.is_complete = True
+        self.is_dead = True
+        self._wake()
+
+    # What the parser calls. Bytes behind the end of the answer belong to nobody.
+
+    def on_message_begin(self) -> None:
+        if self.is_complete:
+            self._keeps_alive = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.is_complete:
+            return
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > HEADER_BLOCK_BYTES or len(self.headers) >= HEADER_COUNT:
+            self._break("the backend's headers are too large")
+            return
+        if not self._has_head:  # a trailer is not a header
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        if self.is_complete or self._fault is not None:
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            self.headers = []
+            return
+        if not 200 <= status < 600:
+            self._break(f"the backend answered with status {status}")
+            return
+        self.status, self._has_head = status, True
+        if self._is_head_request:  # it has no body, whatever its length says
+            self.is_complete = True
+            self._keeps_alive = self._parser.should_keep_alive()
+            return
+        self.ends_by_close = status not in _BODILESS and not any(
+            name in _LENGTHS for name, _ in self.headers
+        )
+
+    def on_body(self, piece: bytes) -> None:
+        if not self.is_complete:
+            self._pieces.append(piece)
+            self._waiting_bytes += len(piece)
+
+    def on_message_complete(self) -> None:
+        assert self._parser is not None
+        if self._has_head and not self.ends_by_close and not self.is_complete:
+            self.is_complete = True
+            self._keeps_alive = self._parser.should_keep_alive()
