@@ -4,6 +4,7 @@ The first match wins. Nothing is granted by it: it chooses defaults and names ro
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Literal, get_args
 
 ClientKind = Literal[
@@ -45,6 +46,11 @@ def detect(headers: Mapping[bytes, bytes]) -> ClientKind:
     agent = headers.get(b"user-agent", b"")
     if agent.startswith(b"Python/") and any(name.startswith(b"x-openwebui-") for name in headers):
         return "open-webui"
+    return _kind_of(agent)
+
+
+@lru_cache(maxsize=256)
+def _kind_of(agent: bytes) -> ClientKind:
     for prefix, kind in _AGENTS:
         if agent.startswith(prefix):
             return kind

@@ -45,7 +45,7 @@ class Line(Protocol):
     speaks_chunked: bool
 
     def send_head(self, status: int, headers: Headers, *, is_chunked: bool) -> None:
-        """Writes status line and headers."""
+        """Makes status line and headers ready: they go with what `send` writes next."""
 
     def send(self, *pieces: bytes) -> None:
         """Writes bytes of the body, framing included."""
@@ -69,12 +69,23 @@ class Exchange:
     `is_peer_local`: the connection comes from this machine (a proxy on it may speak for others).
     """
 
-    __slots__ = (
-        "_body_bytes", "_is_body_whole", "_is_chunked", "_is_over", "_limit_bytes", "_line",
-        "_pieces", "_reason", "_waiter", "body", "fault", "fields", "flow", "has_started",
-        "headers", "is_peer_local", "method", "path", "query", "raw_path", "request_id",
-        "rest", "surface", "task",
-    )  # fmt: skip
+    # What most requests never change stays with the class: making an exchange must cost little.
+    rest = ""
+    surface: Surface = "chat"
+    is_peer_local = False
+    fault: ApiError | None = None  # known before anybody looked at the request
+    body = b""
+    has_started = False
+    flow: Flow | None = None
+    task: asyncio.Task[None] | None = None
+    is_body_whole = False  # the request has arrived to its end
+    body_bytes = 0  # how much of the body has arrived
+    _limit_bytes: int | None = None
+    _is_chunked = False
+    _is_over = False
+    _has_begun = False
+    _reason: Exception | None = None
+    _waiter: asyncio.Future[None] | None = None
 
     def __init__(
         self, line: Line, method: str, target: tuple[str, bytes, bytes], headers: Headers,
@@ -85,23 +96,8 @@ class Exchange:
         self.headers = headers
         self.fields = fields
         self.request_id = request_id
-        self.rest = ""
-        self.surface: Surface = "chat"
-        self.is_peer_local = False
-        self.fault: ApiError | None = None  # known before anybody looked at the request
-        self.body = b""
-        self.has_started = False
-        self.flow: Flow | None = None
-        self.task: asyncio.Task[None] | None = None
         self._line = line
         self._pieces: list[bytes] = []
-        self._body_bytes = 0
-        self._limit_bytes: int | None = None
-        self._is_body_whole = False
-        self._is_chunked = False
-        self._is_over = False
-        self._reason: Exception | None = None
-        self._waiter: asyncio.Future[None] | None = None
 
     # The request.
 
@@ -124,11 +120,11 @@ class Exchange:
         Raises: ApiError 413 as soon as it is over the limit, 408 when it stops coming.
         """
         declared = self.fields.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > limit_bytes or self._body_bytes > limit_bytes:
+        if not declared.isdigit() or int(declared) > limit_bytes or self.body_bytes > limit_bytes:
             self._drop_body()
             raise too_large(limit_bytes)
         self._limit_bytes = limit_bytes
-        if not self._is_body_whole:
+        if not self.is_body_whole:
             self._line.ask_for_body()
             await self._wait()
         if self.fault is not None:
@@ -139,8 +135,8 @@ class Exchange:
 
     def take_body(self, piece: bytes) -> None:
         """A piece of the body arrived."""
-        self._body_bytes += len(piece)
-        if self._limit_bytes is None or self._body_bytes <= self._limit_bytes:
+        self.body_bytes += len(piece)
+        if self._limit_bytes is None or self.body_bytes <= self._limit_bytes:
             self._pieces.append(piece)
         elif self.fault is None:
             self._drop_body()
@@ -148,23 +144,13 @@ class Exchange:
 
     def finish_body(self) -> None:
         """The whole body is here."""
-        self._is_body_whole = True
+        self.is_body_whole = True
         self._wake()
 
     def fail_body(self, fault: ApiError) -> None:
         """The body will not be whole."""
         self.fault = fault
         self._wake()
-
-    @property
-    def is_body_whole(self) -> bool:
-        """Whether the request has arrived to its end."""
-        return self._is_body_whole
-
-    @property
-    def body_bytes(self) -> int:
-        """How much of the body has arrived."""
-        return self._body_bytes
 
     def _drop_body(self) -> None:
         self._pieces = []
@@ -173,7 +159,7 @@ class Exchange:
     # The answer.
 
     def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
-        """Sends status and headers. From here on an error can only end the answer.
+        """Status and headers, sent with the next `write`. An error can only end the answer now.
 
         `headers` without framing; `length` of the body in bytes, None when nobody knows it.
         """
@@ -191,16 +177,19 @@ class Exchange:
     def write(self, piece: bytes) -> None:
         """Sends a piece of the body; never waits (see `drain` and `flow`)."""
         if not piece or self.method == "HEAD":
-            return
-        if self._is_chunked:
+            self._line.send()
+        elif self._is_chunked:
             self._line.send(b"%x\r\n" % len(piece), piece, b"\r\n")
         else:
             self._line.send(piece)
 
     def finish(self, piece: bytes = b"") -> None:
         """Ends the answer, with a last piece."""
-        self.write(piece)
-        if self._is_chunked:
+        if not self._is_chunked:
+            self.write(piece)
+        elif piece:
+            self._line.send(b"%x\r\n" % len(piece), piece, b"\r\n0\r\n\r\n")
+        else:
             self._line.send(b"0\r\n\r\n")
         self._is_over = True
         self._line.end_answer()
@@ -251,12 +240,12 @@ class Exchange:
         """Ends the work on this request now, wherever it waits; the first reason counts."""
         if self._reason is None and not self._is_over:
             self._reason = reason
-            if self.task is not None:
+            if self._has_begun and self.task is not None:
                 self.task.cancel()
 
     def begin(self) -> None:
         """The task has begun: from now on `end` interrupts it, also if it was called before."""
-        self.task = asyncio.current_task()
+        self._has_begun = True
         if self._reason is not None and self.task is not None:
             self.task.cancel()
 

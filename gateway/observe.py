@@ -3,31 +3,117 @@
 Facts are keys with units; no line holds text of a prompt or an answer, or a key.
 """
 
+import atexit
+import json
 import logging
+import os
 import sys
+from collections import deque
+from threading import Event, Lock, Thread
+from typing import Any
 
 import structlog
+
+QUEUED_LINES = 10_000  # while standard error takes none; what comes beyond is counted
+GATHER_S = 0.02  # lines of so long a time are written with one system call
+LAST_WRITE_S = 2.0  # for what waits when the process ends
+
+_ENCODE = json.JSONEncoder(default=repr).encode
+
+
+class LineWriter:
+    """A file for log lines that never makes its writer wait: a thread writes them.
+
+    A reader of standard error that hangs costs lines, with a count, and not requests.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lines: deque[str] = deque()  # at most QUEUED_LINES
+        self._dropped = 0
+        self._wake = Event()
+        self._ends = Event()
+        self._lock = Lock()  # whoever holds it writes
+        Thread(target=self._write_until_the_end, name="log-writer", daemon=True).start()
+
+    def write(self, line: str) -> None:
+        """Takes one line."""
+        if len(self._lines) >= QUEUED_LINES:
+            self._dropped += 1
+            return
+        self._lines.append(line)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def flush(self) -> None:
+        """Nothing: lines go within GATHER_S."""
+
+    def close(self) -> None:
+        """Writes what waits, as far as it is taken."""
+        self._ends.set()
+        self._wake.set()
+        if self._lock.acquire(timeout=LAST_WRITE_S):
+            try:
+                self._write_all()
+            finally:
+                self._lock.release()
+
+    def _write_until_the_end(self) -> None:
+        while not self._ends.is_set():
+            self._wake.wait()
+            self._ends.wait(GATHER_S)
+            self._wake.clear()
+            with self._lock:
+                self._write_all()
+
+    def _write_all(self) -> None:
+        lines = []
+        while self._lines:
+            lines.append(self._lines.popleft())
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            lines.append(
+                _ENCODE({"level": "error", "event": "log.dropped", "lines": dropped}) + "\n"
+            )
+        data = "".join(lines).encode(errors="replace")
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+        except OSError:
+            self._dropped += len(lines)  # standard error is closed: nobody is left to be told
 
 
 def configure(level: str = "info") -> None:
     """Sets logging up for this process: JSON lines, or readable ones on a terminal."""
-    is_terminal = sys.stderr.isatty()
-    renderer: structlog.types.Processor = structlog.processors.JSONRenderer()
-    if is_terminal:
+    stream: Any = sys.stderr
+    processors: list[structlog.types.Processor]
+    if stream.isatty():
         # The default formatter prints local variables: bodies and keys would be among them.
         renderer = structlog.dev.ConsoleRenderer(
             pad_event_to=24, exception_formatter=structlog.dev.plain_traceback
         )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
+        processors = [
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=not is_terminal),
-            *([] if is_terminal else [structlog.processors.format_exc_info]),
+            structlog.processors.TimeStamper(fmt="iso", utc=False),
             renderer,
-        ],
+        ]
+    else:
+        stream = LineWriter(sys.stderr.fileno())
+        atexit.register(stream.close)
+        processors = [
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _as_json,
+        ]
+    structlog.configure(
+        processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
+
+
+def _as_json(_: Any, __: str, event: structlog.types.EventDict) -> str:
+    return _ENCODE(event)

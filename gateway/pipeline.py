@@ -16,13 +16,13 @@ from conductor.client import detect
 from gateway.backends.base import Backend
 from gateway.backends.catalog import Catalog
 from gateway.errors import RETRY_DRAINING_S, ApiError, internal_error
-from gateway.exchange import ClientLeft, CutShort, Exchange
+from gateway.exchange import ClientLeft, CutShort, Exchange, header_text
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.middleware.auth import Identity
 from gateway.relay.booking import book_relayed
 from gateway.relay.connection import GatewayStopping
-from gateway.relay.forward import Outgoing, Relay, Relayed
+from gateway.relay.forward import Relay, Relayed
 from gateway.routing.table import RoutingTable, Target
 from gateway.surfaces.request import ModelRequest, read_request
 
@@ -156,10 +156,11 @@ class Pipeline:
         self, exchange: Exchange, identity: Identity, request: ModelRequest, entry: Entry
     ) -> Target:
         routing = self.routing
-        target = routing.table.find(request.model)
-        if target is None:
+        found = routing.table.find(request.model)
+        if found is None:
             await routing.catalog.refresh(is_urgent=True)  # it may have been loaded just now
-        target = routing.table.resolve(request.model, exchange.surface)
+            found = routing.table.find(request.model)
+        target = routing.table.check(found, request.model, exchange.surface)
         if not identity.may_use(request.model, target.routed_via):
             message = f"This API key may not use the model {request.model!r}."
             raise ApiError(403, "model_not_allowed", message, param="model")
@@ -184,10 +185,10 @@ class Pipeline:
         backend = self.routing.backends[target.backend]
         sent = request.for_model(target.model, is_in_path=exchange.surface == "gemini")
         entry.upstream_key = backend.key_label
-        outgoing = Outgoing(target, sent.path, sent.body, sent.is_decoded, request.is_stream)
+        routed_via = header_text(target.routed_via)
         relayed = Relayed()
         try:
-            await self._relay.forward(exchange, backend, outgoing, relayed)
+            await self._relay.forward(exchange, backend, sent, routed_via, relayed)
         except ClientLeft:
             if not relayed.has_ended:
                 relayed.outcome, relayed.error_type = "aborted", "client_left"

@@ -63,6 +63,10 @@ class Backend:
         self.own_names = frozenset(name for name, _ in self.own_headers)
         self.head_lines = _head_lines(self.origin, self.own_headers)
         self._base_path = urlsplit(settings.base_url).path.rstrip("/")
+        is_openai = settings.kind == "openai"
+        self._replaces_version = bool(
+            self._base_path if is_openai else _VERSION.search(self._base_path)
+        )
 
     @property
     def key_label(self) -> str | None:
@@ -76,12 +80,10 @@ class Backend:
         the other two kinds name the version in the path, as their SDKs do. Query credentials of
         the client are left out.
         """
-        if self.settings.kind == "openai":
-            path = _VERSION.sub("", path, count=1) if self._base_path else path
-        elif _VERSION.search(self._base_path):
-            path = _VERSION.sub("", path, count=1)
+        if self._replaces_version:
+            path = path[3:] if path.startswith("/v1/") else _VERSION.sub("", path, count=1)
         if not query:
-            return f"{self._base_path}{path}"
+            return self._base_path + path
         kept = "&".join(
             piece
             for piece in query.decode("latin-1").split("&")

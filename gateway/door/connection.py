@@ -36,6 +36,7 @@ LINE_REST_BYTES = len(" HTTP/1.1\r\n") + 1  # of a request line beside method an
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+_ONCE = (b"host", b"authorization")  # two of them can be read in two ways
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
@@ -64,13 +65,14 @@ class ClientConnection(asyncio.Protocol):
         self._target = b""
         self._headers: Headers = []
         self._fields: dict[bytes, bytes] = {}
-        self._header_bytes = 0
-        self._head_bytes = 0
+        self._head_bytes = 0  # of the head that is arriving, in data before this one
+        self._fed_bytes = 0
         self._receiving: Exchange | None = None  # its body is arriving
         self._running: Exchange | None = None
         self._waiting: deque[Exchange] = deque()  # at most PIPELINED_REQUESTS
         self._in_head = False
         self._keeps_alive = True
+        self._unsent = b""  # a head that waits for the first piece: one packet, one system call
         self._is_deaf = False  # what still comes is thrown away
         self._is_lingering = False
         self._ends_by_close = False
@@ -89,6 +91,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
+        self._fed_bytes = len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -134,7 +137,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_deaf:
             return
         self._target, self._headers, self._fields = b"", [], {}
-        self._header_bytes = self._head_bytes = 0
+        self._head_bytes = 0
         self._in_head = True
 
     def on_url(self, target: bytes) -> None:
@@ -150,10 +153,8 @@ class ClientConnection(asyncio.Protocol):
             return  # a trailer is not a header
         name = name.lower()
         self._headers.append((name, value))
-        self._fields.setdefault(name, value)
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > HEADER_BLOCK_BYTES or len(self._headers) > HEADER_COUNT:
-            self._refuse(_headers_too_large())
+        if name not in self._fields:
+            self._fields[name] = value
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -206,12 +207,15 @@ class ClientConnection(asyncio.Protocol):
         if is_chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n" if self._keeps_alive else b"connection: close\r\n\r\n")
-        self._transport.write(b"".join(lines))
+        self._unsent = b"".join(lines)
 
     def send(self, *pieces: bytes) -> None:
-        """Writes bytes of the body."""
+        """Writes bytes of the body, behind the head if that has not gone yet; none: just that."""
         assert self._transport is not None
-        if not self._transport.is_closing():
+        if self._unsent:
+            pieces = (self._unsent, *pieces)
+            self._unsent = b""
+        if pieces and not self._transport.is_closing():
             self._transport.writelines(pieces)
 
     def ask_for_body(self) -> None:
@@ -282,6 +286,11 @@ class ClientConnection(asyncio.Protocol):
 
     def _head_fault(self) -> ApiError | None:
         """What is wrong with a head that is HTTP; also notes how the connection goes on."""
+        may_be_large = self._head_bytes + self._fed_bytes > HEADER_BLOCK_BYTES
+        if len(self._headers) > HEADER_COUNT or (
+            may_be_large and self._block_bytes() > HEADER_BLOCK_BYTES
+        ):
+            return _headers_too_large()
         version = self._parser.get_http_version()
         self.speaks_chunked = version == "1.1"
         self._keeps_alive = self.speaks_chunked and self._parser.should_keep_alive()
@@ -291,10 +300,17 @@ class ClientConnection(asyncio.Protocol):
         if expected is not None and expected.lower() != b"100-continue":
             message = "'Expect' can only be 100-continue here."
             return ApiError(417, "expectation_failed", message, param="expect")
-        hosts = sum(1 for name, _ in self._headers if name == b"host")
-        if hosts > 1 or (hosts == 0 and self.speaks_chunked):
-            return _malformed("a request has one Host header")
+        if self.speaks_chunked and b"host" not in self._fields:
+            return _malformed("it has no Host header")
+        if len(self._fields) < len(self._headers):
+            names = [name for name, _ in self._headers]
+            if any(names.count(name) > 1 for name in _ONCE):
+                return _malformed("Host or Authorization is given twice")
         return None
+
+    def _block_bytes(self) -> int:
+        """The size of the headers as lines."""
+        return sum([len(name) + len(value) + 4 for name, value in self._headers])
 
     def _refuse(self, fault: ApiError, exchange: Exchange | None = None) -> None:
         """Answers what was asked so far with an error, and hears no more."""

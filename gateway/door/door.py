@@ -26,9 +26,15 @@ class Door:
 
     def begin(self, exchange: Exchange) -> None:
         """Starts the work on a request, as a task of its own."""
-        task = self.loop.create_task(self._serve(exchange))
+        exchange.task = task = self.loop.create_task(self._run(exchange))
         self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+
+    async def _run(self, exchange: Exchange) -> None:
+        try:
+            await self._serve(exchange)
+        finally:
+            assert exchange.task is not None
+            self.tasks.discard(exchange.task)
 
     async def open(self, listener: socket.socket) -> None:
         """Begins to accept connections on a bound socket."""

@@ -8,7 +8,6 @@ import asyncio
 import os
 import socket
 import ssl
-from collections import OrderedDict
 
 import aiohappyeyeballs
 
@@ -29,7 +28,7 @@ class UpstreamClient:
     """HTTP/1.1 toward backends, with kept connections."""
 
     def __init__(self) -> None:
-        self._idle: dict[Origin, OrderedDict[Connection, None]] = {}
+        self._idle: dict[Origin, dict[Connection, None]] = {}  # the last one was used last
 
     async def send(
         self, origin: Origin, head: bytes, body: bytes, *, connect_s: float
@@ -54,12 +53,16 @@ class UpstreamClient:
         """Keeps a connection whose answer was read to its end; hangs up on any other."""
         idle = self._idle.get(origin)
         if idle is None:
-            idle = self._idle[origin] = OrderedDict()
-        if len(idle) < IDLE_CONNECTIONS and connection.rest():
-            connection.idle_since_s = asyncio.get_running_loop().time()
-            idle[connection] = None
-        else:
+            idle = self._idle[origin] = {}
+        if len(idle) >= IDLE_CONNECTIONS or not connection.rest():
             connection.hang_up()
+            return
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        idle[connection] = None
+        oldest = next(iter(idle))
+        if oldest.is_dead or connection.idle_since_s - oldest.idle_since_s > IDLE_S:
+            del idle[oldest]
+            oldest.hang_up()
 
     def close(self) -> None:
         """Hangs up on every kept connection."""
@@ -81,21 +84,15 @@ class UpstreamClient:
         return connection
 
     def _take_idle(self, origin: Origin) -> Connection | None:
-        """The connection used last; the ones that waited too long are closed."""
+        """The connection used last, if it was not too long ago."""
         idle = self._idle.get(origin)
-        if not idle:
-            return None
-        too_old_s = asyncio.get_running_loop().time() - IDLE_S
-        while idle:
-            oldest = next(iter(idle))
-            if not oldest.is_dead and oldest.idle_since_s > too_old_s:
-                break
-            del idle[oldest]
-            oldest.hang_up()
         while idle:
             connection, _ = idle.popitem()
-            if not connection.is_dead:
+            if connection.is_dead:
+                continue
+            if asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S:
                 return connection
+            connection.hang_up()
         return None
 
     async def _connect(self, origin: Origin, connect_s: float) -> Connection:

@@ -1,68 +1,99 @@
-"""The clocks of one relayed request. Knows what they end, and nothing of sockets.
+"""The clocks of relayed requests. Knows what they end, and nothing of sockets.
 
-A deadline that is moved costs nothing: its timer fires where it stood, looks, and goes on.
+They are the settings of the backend, by name. One timer looks at all of them, so that setting and
+moving a deadline costs nothing; one that ran out is seen within TICK_S.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from gateway.exchange import Exchange
+from gateway.relay.connection import Clock, UpstreamTimeout
+
+TICK_S = 0.1
 
 
 class Clocks:
-    """Ends an exchange with the fault that belongs to the clock that ran out."""
+    """The clocks of one request. `now` in seconds, of the event loop."""
 
-    __slots__ = ("_cap", "_deadline", "_exchange", "_fault", "_left_s", "_loop", "_timer")
+    __slots__ = (
+        "_cap",
+        "_cap_at",
+        "_clock",
+        "_deadline",
+        "_exchange",
+        "_left_s",
+        "_limit_s",
+        "_now",
+    )
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, now: Callable[[], float]) -> None:
         self._exchange = exchange
-        self._loop = asyncio.get_running_loop()
-        self._fault: Exception | None = None
+        self._now = now
+        self._clock: Clock = "first_event_s"
+        self._limit_s = 0.0
         self._deadline: float | None = None
         self._left_s: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._cap: asyncio.TimerHandle | None = None
+        self._cap: UpstreamTimeout | None = None
+        self._cap_at = 0.0
 
-    def limit(self, seconds: float, fault: Exception) -> None:
-        """Sets the deadline `seconds` from now (0: none) and what it ends the exchange with."""
-        self._fault = fault
+    def limit(self, clock: Clock, seconds: float) -> None:
+        """From now on this clock runs, for so many seconds (0: none does)."""
+        self._clock, self._limit_s = clock, seconds
         if self._left_s is not None:  # on hold: it starts when it goes on
             self._left_s = seconds
-            return
-        self._deadline = self._loop.time() + seconds if seconds > 0 else None
-        if self._deadline is None or (self._timer and self._timer.when() <= self._deadline):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(self._deadline, self._look)
+        else:
+            self._deadline = self._now() + seconds if seconds > 0 else None
 
-    def cap(self, seconds: float, fault: Exception) -> None:
+    def cap(self, clock: Clock, seconds: float) -> None:
         """Sets a deadline (0: none) that nothing moves."""
         if seconds > 0:
-            self._cap = self._loop.call_later(seconds, self._exchange.end, fault)
+            self._cap, self._cap_at = UpstreamTimeout(clock, seconds), self._now() + seconds
 
     def hold(self) -> None:
         """Stops the clock of `limit`."""
         if self._left_s is None:
             deadline, self._deadline = self._deadline, None
-            self._left_s = 0.0 if deadline is None else max(deadline - self._loop.time(), 0.001)
+            self._left_s = 0.0 if deadline is None else max(deadline - self._now(), 0.001)
 
     def go_on(self) -> None:
         """Lets it run on with what was left."""
         left_s, self._left_s = self._left_s, None
-        if left_s and self._fault is not None:
-            self.limit(left_s, self._fault)
+        if left_s:
+            self._deadline = self._now() + left_s
 
-    def stop(self) -> None:
-        """Nothing ends the exchange any more."""
-        for timer in (self._timer, self._cap):
-            if timer is not None:
-                timer.cancel()
+    def look(self, now_s: float) -> None:
+        """Ends the exchange when one of its clocks has run out."""
+        if self._cap is not None and now_s >= self._cap_at:
+            self._exchange.end(self._cap)
+        elif self._deadline is not None and now_s >= self._deadline:
+            self._exchange.end(UpstreamTimeout(self._clock, self._limit_s))
 
-    def _look(self) -> None:
+
+class ClockTower:
+    """Looks at the clocks of every running request, as long as there are any."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._running: set[Clocks] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, exchange: Exchange) -> Clocks:
+        """Clocks for a request; `stop` them when it is over."""
+        clocks = Clocks(exchange, self._loop.time)
+        self._running.add(clocks)
+        if self._timer is None:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+        return clocks
+
+    def stop(self, clocks: Clocks) -> None:
+        """These end nothing any more."""
+        self._running.discard(clocks)
+
+    def _tick(self) -> None:
         self._timer = None
-        if self._deadline is None or self._fault is None:
-            return
-        if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._look)
-        else:
-            self._exchange.end(self._fault)
+        now_s = self._loop.time()
+        for clocks in [*self._running]:
+            clocks.look(now_s)
+        if self._running:
+            self._timer = self._loop.call_later(TICK_S, self._tick)

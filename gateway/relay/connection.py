@@ -100,13 +100,12 @@ class Connection(asyncio.Protocol):
     async def pour(self, sink: Callable[[bytes], None]) -> None:
         """Gives every piece of the body to `sink`, in the moment that it comes; returns at the end.
 
-        `pause` and `resume` slow the backend down. Raises UpstreamFault.
+        First what is there already, b"" if that is nothing. `pause` and `resume` slow the backend
+        down. Raises UpstreamFault.
         """
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
-            sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        self._waiting_bytes = 0
+        pieces, self._pieces = self._pieces, []
         self._sink = sink
+        sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         while not self.is_complete:
             self._raise_fault()
             await self._wait()

@@ -13,10 +13,10 @@ import structlog
 
 from gateway.backends.base import Backend
 from gateway.errors import RETRY_BACKEND_BUSY_S, ApiError, stream_error_end
-from gateway.exchange import CutShort, Exchange, header_text
+from gateway.exchange import CutShort, Exchange
 from gateway.ledger.entry import Outcome
 from gateway.relay.client import UpstreamClient
-from gateway.relay.clocks import Clocks
+from gateway.relay.clocks import Clocks, ClockTower
 from gateway.relay.connection import (
     Clock,
     ConnectFailed,
@@ -28,7 +28,7 @@ from gateway.relay.connection import (
 )
 from gateway.relay.headers import answer_head, request_head
 from gateway.relay.tap import Tap
-from gateway.routing.table import Target
+from gateway.surfaces.request import ModelRequest
 from proto.limits import QUOTED_ERROR_CHARS
 
 log = structlog.get_logger(__name__)
@@ -36,21 +36,7 @@ log = structlog.get_logger(__name__)
 _MAPPED = {401, 402, 403, 407}
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """What goes up: the target's name, the path of ours that was called, the body.
-
-    `is_decoded`: the body is no longer in the Content-Encoding that the client declared.
-    """
-
-    target: Target
-    path: str
-    body: bytes
-    is_decoded: bool = False
-    is_stream: bool = False
-
-
-@dataclass(slots=True)
+@dataclass
 class Relayed:
     """How a relayed request went, for the ledger. `error_type` None with outcome `succeeded`."""
 
@@ -72,20 +58,29 @@ class Relay:
     def __init__(self, client: UpstreamClient, now: Callable[[], float]) -> None:
         self._client = client
         self._now = now
+        self._clocks = ClockTower(asyncio.get_running_loop())
 
     async def forward(
-        self, exchange: Exchange, backend: Backend, outgoing: Outgoing, relayed: Relayed
-    ) -> None:
+        self, exchange: Exchange, backend: Backend, request: ModelRequest, routed_via: bytes,
+        relayed: Relayed,
+    ) -> None:  # fmt: skip
         """Relays one request and fills in `relayed` as it goes.
+
+        `request`: as it goes up. `routed_via`: how the answer names who gave it.
 
         Raises: ApiError before anything was sent to the client; ClientLeft.
         """
         if 0 < backend.settings.max_in_flight <= backend.in_flight:
             raise _busy(backend)
         backend.in_flight += 1
-        clocks = Clocks(exchange)
+        clocks = self._clocks.start(exchange)
         try:
-            await self._run(exchange, clocks, backend, outgoing, relayed)
+            connection = await self._ask(exchange, clocks, backend, request, relayed)
+            try:
+                await self._answer(exchange, clocks, backend, routed_via, connection, relayed)
+            finally:
+                exchange.flow = None
+                self._client.release(backend.origin, connection)
             return
         except UpstreamFault as fault:
             broken = fault
@@ -95,47 +90,45 @@ class Relay:
                 raise reason from None
             broken = reason
         finally:
-            clocks.stop()
+            self._clocks.stop(clocks)
             backend.in_flight -= 1
         _note_fault(backend, broken)
         await self._end_broken(exchange, backend, broken, relayed)
 
-    async def _run(
-        self, exchange: Exchange, clocks: Clocks, backend: Backend, outgoing: Outgoing,
+    async def _ask(
+        self, exchange: Exchange, clocks: Clocks, backend: Backend, request: ModelRequest,
         relayed: Relayed,
-    ) -> None:  # fmt: skip
+    ) -> Connection:  # fmt: skip
+        """Sends the request; returns when the head of an answer is there that may pass."""
         settings = backend.settings
-        clocks.cap(settings.total_s, UpstreamTimeout("total_s", settings.total_s))
-        clock, limit_s = _first_clock(exchange, backend, outgoing)
-        clocks.limit(limit_s, UpstreamTimeout(clock, limit_s))
+        clocks.cap("total_s", settings.total_s)
+        clocks.limit(*_first_clock(exchange, backend, is_stream=request.is_stream))
         head = request_head(
             exchange,
             backend,
-            path=outgoing.path,
-            body_bytes=len(outgoing.body),
-            is_decoded=outgoing.is_decoded,
+            path=request.path,
+            body_bytes=len(request.body),
+            is_decoded=request.is_decoded,
         )
         connection = await self._client.send(
-            backend.origin, head, outgoing.body, connect_s=settings.connect_s
+            backend.origin, head, request.body, connect_s=settings.connect_s
         )
-        try:
-            relayed.upstream_status = connection.status
-            backend.health.note_answer(connection.status)
-            _check_status(connection.status, backend)
-            await self._answer(exchange, clocks, backend, outgoing, connection, relayed)
-        finally:
-            exchange.flow = None
+        relayed.upstream_status = connection.status
+        backend.health.note_answer(connection.status)
+        if connection.status >= 300 and (error := _own_error(connection.status, backend)):
             self._client.release(backend.origin, connection)
+            raise error
+        return connection
 
     async def _answer(
-        self, exchange: Exchange, clocks: Clocks, backend: Backend, outgoing: Outgoing,
+        self, exchange: Exchange, clocks: Clocks, backend: Backend, routed_via: bytes,
         connection: Connection, relayed: Relayed,
     ) -> None:  # fmt: skip
         """Status and headers, then every piece of the body as it comes."""
         head = answer_head(connection.headers)
         head.headers += (
             (b"x-request-id", exchange.request_id.encode()),
-            (b"x-routed-via", header_text(outgoing.target.routed_via)),
+            (b"x-routed-via", routed_via),
         )
         tap = Tap(
             exchange.surface,
@@ -187,8 +180,7 @@ class _Pour:
     """What happens to each piece of an answer, and to the backend while its client is slow."""
 
     __slots__ = (
-        "_clocks", "_connection", "_exchange", "_idle", "_idle_s", "_is_ok", "_life", "_relayed",
-        "_tap",
+        "_clocks", "_connection", "_exchange", "_idle_s", "_is_ok", "_life", "_relayed", "_tap",
     )  # fmt: skip
 
     def __init__(
@@ -201,17 +193,17 @@ class _Pour:
         self._relayed = relayed
         self._tap = tap
         self._idle_s = idle_s
-        self._idle = UpstreamTimeout("idle_s", idle_s)
         self._is_ok = connection.status < 400
         self._life = 0
 
     def __call__(self, piece: bytes) -> None:
         """Takes the next piece."""
         tap = self._tap
-        tap.feed(piece)
+        if piece:
+            tap.feed(piece)
         if tap.life != self._life:  # comments and pings do not hide a dead backend
             self._life = tap.life
-            self._clocks.limit(self._idle_s, self._idle)
+            self._clocks.limit("idle_s", self._idle_s)
         self._exchange.write(piece)
         if self._is_ok and tap.reading.finish is not None:
             self._relayed.outcome = "succeeded"  # even if the client leaves before our end of file
@@ -227,19 +219,19 @@ class _Pour:
         self._connection.resume()
 
 
-def _check_status(status: int, backend: Backend) -> None:
-    """Raises: ApiError for answers that are ours to explain."""
-    if 300 <= status < 400 and status != 304:
-        raise ApiError(502, "upstream_failed", "The backend answered with a redirect.")
+def _own_error(status: int, backend: Backend) -> ApiError | None:
+    """The error for an answer that is ours to explain, None for one that passes as it is."""
+    if status < 400 and status != 304:
+        return ApiError(502, "upstream_failed", "The backend answered with a redirect.")
     if status not in _MAPPED:
-        return
+        return None
     # Its body may quote our key: it goes no further.
     log.warning("backend.refused_credentials", backend=backend.name, status=status)
     if status == 402:
         message = "The backend says that its account is out of credits."
-        raise ApiError(502, "provider_out_of_credits", message, may_retry=False)
+        return ApiError(502, "provider_out_of_credits", message, may_retry=False)
     message = "The backend refused the credentials that this gateway has for it."
-    raise ApiError(502, "provider_authentication_failed", message, may_retry=False)
+    return ApiError(502, "provider_authentication_failed", message, may_retry=False)
 
 
 def _judge(relayed: Relayed, tap: Tap, *, is_ok: bool) -> None:
@@ -265,13 +257,13 @@ def upstream_error(fault: UpstreamFault) -> ApiError:
     return ApiError(502, "upstream_failed", f"The backend's answer broke off: {fault}.")
 
 
-def _first_clock(exchange: Exchange, backend: Backend, outgoing: Outgoing) -> tuple[Clock, float]:
+def _first_clock(exchange: Exchange, backend: Backend, *, is_stream: bool) -> tuple[Clock, float]:
     """The clock that runs until the first event: ours, or the client's own where it is shorter.
 
     Nobody hears an answer that comes after the client's time; a stream's events keep it listening.
     """
     ours_s = backend.settings.first_event_s
-    announced_s = None if outgoing.is_stream else exchange.announced_wait_s()
+    announced_s = None if is_stream else exchange.announced_wait_s()
     if announced_s is not None and (ours_s <= 0 or announced_s < ours_s):
         return "client timeout", announced_s
     return "first_event_s", ours_s

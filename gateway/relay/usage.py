@@ -47,16 +47,21 @@ class Reading:
 
     def text(self, *pieces: Any) -> None:
         """Counts one delta made of these texts (anything but text is ignored)."""
-        size_bytes = sum(len(piece.encode(errors="replace")) for piece in pieces if _is_text(piece))
+        size_bytes = 0
+        for piece in pieces:
+            if piece and type(piece) is str:
+                is_plain = piece.isascii()
+                size_bytes += len(piece) if is_plain else len(piece.encode(errors="replace"))
         if size_bytes:
             self.delta_bytes += size_bytes
             self.delta_count += 1
 
     def usage(self, **counts: Any) -> None:
         """Takes over the counts that are there; ignores those that are not numbers."""
+        tokens = self.tokens
         for name, value in counts.items():
-            if _is_count(value):
-                setattr(self.tokens, name, value)
+            if type(value) is int and value >= 0:
+                setattr(tokens, name, value)
                 self.has_usage = True
 
 
@@ -73,32 +78,45 @@ def reader_of(surface: Surface) -> Reader:
 
 def _chat(reading: Reading, body: dict[str, Any]) -> bool:
     _model(reading, body)
-    for choice in _objects(body.get("choices")):
-        delta = _object(choice.get("delta") or choice.get("message"))
-        calls = [_object(call.get("function")) for call in _objects(delta.get("tool_calls"))]
-        reading.tool_calls += sum(1 for call in calls if call.get("name"))
+    choices = body.get("choices")
+    for choice in choices if type(choices) is list else ():
+        if type(choice) is dict:
+            _choice(reading, choice)
+    usage = body.get("usage")
+    if usage and type(usage) is dict:
+        prompt = _object(usage.get("prompt_tokens_details"))
+        output = _object(usage.get("completion_tokens_details"))
+        reading.usage(
+            prompt=usage.get("prompt_tokens"),
+            cached=_first(prompt.get("cached_tokens"), usage.get("prompt_cache_hit_tokens")),
+            cache_write=prompt.get("cache_write_tokens"),
+            output=usage.get("completion_tokens"),
+            reasoning=output.get("reasoning_tokens"),
+        )
+        _cost(reading, usage)
+    if "error" in body and choices is None:
+        reading.is_failed = True
+    return True
+
+
+def _choice(reading: Reading, choice: dict[str, Any]) -> None:
+    delta = choice.get("delta") or choice.get("message")
+    if type(delta) is not dict:
+        reading.text(choice.get("text"))
+    elif calls := delta.get("tool_calls"):
+        functions = [_object(call.get("function")) for call in _objects(calls)]
+        reading.tool_calls += sum(1 for function in functions if function.get("name"))
         reading.text(
             delta.get("content"),
             delta.get("reasoning_content") or delta.get("reasoning"),
-            choice.get("text"),
-            *(call.get("arguments") for call in calls),
-            *(call.get("name") for call in calls),
+            *(function.get("arguments") for function in functions),
+            *(function.get("name") for function in functions),
         )
-        if _is_text(choice.get("finish_reason")):
-            reading.finish = choice["finish_reason"]
-    usage = _object(body.get("usage"))
-    prompt = _object(usage.get("prompt_tokens_details"))
-    output = _object(usage.get("completion_tokens_details"))
-    reading.usage(
-        prompt=usage.get("prompt_tokens"),
-        cached=_first(prompt.get("cached_tokens"), usage.get("prompt_cache_hit_tokens")),
-        cache_write=prompt.get("cache_write_tokens"),
-        output=usage.get("completion_tokens"),
-        reasoning=output.get("reasoning_tokens"),
-    )
-    _cost(reading, usage)
-    reading.is_failed |= "error" in body and "choices" not in body
-    return True
+    else:
+        reading.text(delta.get("content"), delta.get("reasoning_content") or delta.get("reasoning"))
+    finish = choice.get("finish_reason")
+    if type(finish) is str:
+        reading.finish = finish
 
 
 def _responses(reading: Reading, body: dict[str, Any]) -> bool:
@@ -208,26 +226,27 @@ _READERS: dict[Surface, Reader] = {
 
 
 def _model(reading: Reading, body: dict[str, Any]) -> None:
-    if _is_text(body.get("model")) and body["model"]:
-        reading.model = body["model"]
+    model = body.get("model")
+    if model and type(model) is str:
+        reading.model = model
 
 
 def _cost(reading: Reading, usage: dict[str, Any]) -> None:
     cost = usage.get("cost")
-    if isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0:
+    if type(cost) in (int, float) and cost >= 0:
         reading.cost = repr(cost)
 
 
 def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return value if type(value) is dict else {}
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
+def _first(value: Any, other: Any) -> Any:
+    return other if value is None else value
 
 
 def _sum(*values: Any) -> int | None:
@@ -240,4 +259,4 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    return type(value) is str

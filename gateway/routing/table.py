@@ -5,7 +5,7 @@ meant, because a typing mistake must not reach a paid API.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.errors import ApiError
 from gateway.settings.types import BackendSettings, Settings, Surface
@@ -17,8 +17,7 @@ _ENGINE: tuple[Surface, ...] = ("chat", "completions")
 _ANTHROPIC: tuple[Surface, ...] = ("messages", "count_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Where a request goes. `backend` None means our own engine; `model` is the name sent there."""
 
     backend: str | None
@@ -40,6 +39,7 @@ class RoutingTable:
         self._backends = settings.backends
         self._listed = listed
         self._engine_model = settings.worker.model_name if settings.worker else None
+        self._spoken = {name: spoken_by(backend) for name, backend in settings.backends.items()}
         self._routes: dict[str, Target] = {}
         self._route_models: dict[str, Target] = {}
         for name, route in settings.routes.items():
@@ -73,7 +73,13 @@ class RoutingTable:
 
         Raises: ApiError 404 `model_not_found` (400 on Responses) or `surface_not_served`.
         """
-        target = self.find(model)
+        return self.check(self.find(model), model, surface)
+
+    def check(self, target: Target | None, model: str, surface: Surface) -> Target:
+        """The target that was found for a name, if it is one and serves the surface.
+
+        Raises: as `resolve`.
+        """
         if target is None:
             known = list(self.names())[:KNOWN_NAMES_LISTED]
             raise ApiError(
@@ -96,7 +102,7 @@ class RoutingTable:
         """The surfaces on which a target answers."""
         if target.backend is None:
             return _ENGINE
-        return spoken_by(self._backends[target.backend])
+        return self._spoken[target.backend]
 
     def names(self) -> Iterable[str]:
         """Every name a client may ask for, without doubles, ours first."""

@@ -28,8 +28,7 @@ def decoded_body(body: bytes, encoding: bytes | None, limit_bytes: int) -> bytes
 
     Raises: ApiError 415 for an encoding we cannot read, 413 for a bomb, 400 for a broken one.
     """
-    name = _name(encoding)
-    if name == b"identity":
+    if encoding is None or (name := _name(encoding)) == b"identity":
         return body
     unpack = _WHOLE.get(name)
     if unpack is None:
@@ -53,8 +52,7 @@ def unpacker(encoding: bytes | None) -> Callable[[bytes], bytes] | None:
     What it returns raises ValueError for an encoding it cannot read, for a broken one, and for a
     piece that unpacks to more than the tap could hold.
     """
-    name = _name(encoding)
-    if name == b"identity":
+    if encoding is None or (name := _name(encoding)) == b"identity":
         return None
     if name in (b"gzip", b"deflate", b"x-gzip"):
         return _Deflate().feed
@@ -69,8 +67,8 @@ def unpacker(encoding: bytes | None) -> Callable[[bytes], bytes] | None:
     return refuse
 
 
-def _name(encoding: bytes | None) -> bytes:
-    return (encoding or b"").strip().lower() or b"identity"
+def _name(encoding: bytes) -> bytes:
+    return encoding.strip().lower() or b"identity"
 
 
 def _inflate(body: bytes, most_bytes: int) -> tuple[bytes, bool]:

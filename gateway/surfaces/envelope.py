@@ -12,7 +12,9 @@ from gateway.errors import ApiError
 from proto.limits import JSON_DEPTH, MODEL_NAME_CHARS
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_OPENERS = re.compile(rb"[\[{]")
+# What stands before a value and behind it, where nothing is wrong.
+_NAME = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*')
+_NEXT = re.compile(r"[ \t\n\r]*,")
 
 
 def _refuse_constant(name: str) -> Any:
@@ -20,6 +22,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_scan = _DECODER.scan_once
 
 
 class Envelope(NamedTuple):
@@ -48,7 +51,8 @@ def read_envelope(body: bytes) -> Envelope:
         raise _invalid(str(fault)) from fault
     except RecursionError as fault:
         raise _too_deep() from fault
-    if len(_OPENERS.findall(body)) > JSON_DEPTH and _depth(envelope.fields) > JSON_DEPTH:
+    openers = body.count(b"{") + body.count(b"[")
+    if openers > JSON_DEPTH and _depth(envelope.fields) > JSON_DEPTH:
         raise _too_deep()
     return envelope
 
@@ -87,36 +91,48 @@ def _read_object(text: str) -> Envelope:
     at = _skip(text, 0)
     if not text.startswith("{", at):
         raise json.JSONDecodeError("Expecting an object", text, at)
-    at = _skip(text, at + 1)
-    is_first = True
-    while not text.startswith("}", at):
-        if not is_first:
-            at = _expect(text, at, ",")
-        if not text.startswith('"', at):
-            raise json.JSONDecodeError("Expecting a name in double quotes", text, at)
-        name, at = _DECODER.raw_decode(text, at)
-        at = _expect(text, _skip(text, at), ":")
-        value, end = _DECODER.raw_decode(text, at)
+    end = at + 1
+    while True:
+        if (named := _NAME.match(text, end)) is not None:
+            name, at = named[1], named.end()
+        else:
+            at = _skip(text, end)
+            if not fields and text.startswith("}", at):
+                break
+            name, at = _read_name(text, at)
+        try:
+            value, end = _scan(text, at)
+        except StopIteration as fault:
+            raise json.JSONDecodeError("Expecting value", text, fault.value) from None
         if name in fields:
             repeated.add(name)
         fields[name], spans[name] = value, (at, end)
-        at = _skip(text, end)
-        is_first = False
+        if (more := _NEXT.match(text, end)) is None:
+            at = _skip(text, end)
+            break
+        end = more.end()
+    if not text.startswith("}", at):
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
     if (end := _skip(text, at + 1)) != len(text):
         raise json.JSONDecodeError("Extra data", text, end)
     return Envelope(text, fields, spans, frozenset(repeated))
+
+
+def _read_name(text: str, at: int) -> tuple[str, int]:
+    """A name that has escapes in it, or is none; and where its value begins."""
+    if not text.startswith('"', at):
+        raise json.JSONDecodeError("Expecting a name in double quotes", text, at)
+    name, at = _DECODER.raw_decode(text, at)
+    at = _skip(text, at)
+    if not text.startswith(":", at):
+        raise json.JSONDecodeError("Expecting ':' delimiter", text, at)
+    return name, _skip(text, at + 1)
 
 
 def _skip(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     assert found is not None
     return found.end()
-
-
-def _expect(text: str, at: int, mark: str) -> int:
-    if not text.startswith(mark, at):
-        raise json.JSONDecodeError(f"Expecting {mark!r}", text, at)
-    return _skip(text, at + 1)
 
 
 def _depth(value: Any) -> int:

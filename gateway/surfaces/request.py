@@ -3,8 +3,7 @@
 Knows no backend; reads no more of the body than the way through the gateway depends on.
 """
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gateway.exchange import Exchange
@@ -23,8 +22,7 @@ _KINDS: dict[Surface, Kind] = {"embeddings": "embedding", "count_tokens": "count
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(NamedTuple):
     """A request for a model. `path` and `body` are what a backend that is relayed gets.
 
     `is_decoded`: the body was unpacked and goes up without its Content-Encoding.
@@ -46,8 +44,8 @@ class ModelRequest:
         if is_in_path:
             before, _, method = self.path.rpartition(":")
             base = before[: before.index("/models/")]
-            return replace(self, path=f"{base}/models/{quote(model, safe='')}:{method}")
-        return replace(self, body=with_value(self.envelope, "model", model), is_decoded=True)
+            return self._replace(path=f"{base}/models/{quote(model, safe='')}:{method}")
+        return self._replace(body=with_value(self.envelope, "model", model), is_decoded=True)
 
 
 async def read_request(exchange: Exchange, limit_bytes: int) -> ModelRequest:
@@ -108,9 +106,10 @@ def prompt_bytes(envelope: Envelope) -> int:
 
 
 def _max_tokens(fields: dict[str, Any]) -> int | None:
-    return next(
-        (count for name in _OUTPUT_LIMITS if (count := _count(fields.get(name))) is not None), None
-    )
+    for name in _OUTPUT_LIMITS:
+        if name in fields and (count := _count(fields[name])) is not None:
+            return count
+    return None
 
 
 def _count(value: Any) -> int | None:

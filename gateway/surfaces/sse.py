@@ -50,20 +50,25 @@ class SseParser:
             if self._pieces_bytes + self._data_bytes > self._limit_bytes:
                 raise RecordTooLarge
             return []
-        data = b"".join([self._rest, *self._pieces, piece])
-        self._pieces, self._pieces_bytes = [], 0
+        data = piece
+        if self._rest or self._pieces:
+            data = b"".join([self._rest, *self._pieces, piece])
+            self._pieces, self._pieces_bytes = [], 0
         if self._is_first and len(data) >= len(_BOM):
             data = data.removeprefix(_BOM)
             self._is_first = False
         if b"\r" not in data:
-            *lines, self._rest = data.split(b"\n")
+            lines = data.split(b"\n")
+            self._rest = lines.pop()
         else:
             # A CR at the very end may be half of a CRLF: it waits for the next piece.
             held = data.endswith(b"\r")
             *lines, self._rest = _LINE_END.split(data[:-1] if held else data)
             if held:
                 self._rest += b"\r"
-        events = [event for line in lines if (event := self._line(line)) is not None]
+        events: list[SseEvent] = []
+        for line in lines:
+            self._take(line, events)
         if len(self._rest) + self._data_bytes > self._limit_bytes:
             raise RecordTooLarge
         return events
@@ -72,24 +77,28 @@ class SseParser:
         """The event that the end of the stream leaves unclosed, if there is one."""
         line = b"".join([self._rest, *self._pieces])
         self._rest, self._pieces = b"", []
-        events = [self._line(line.removesuffix(b"\r")), self._line(b"")]
-        return [event for event in events if event is not None]
+        events: list[SseEvent] = []
+        self._take(line.removesuffix(b"\r"), events)
+        self._take(b"", events)
+        return events
 
-    def _line(self, line: bytes) -> SseEvent | None:
+    def _take(self, line: bytes, events: list[SseEvent]) -> None:
+        """One line without its end; an empty one completes an event."""
         if not line:
-            if not self._data:
-                self._name = b""
-                return None
-            event = SseEvent(self._name, b"\n".join(self._data))
-            self._name, self._data, self._data_bytes = b"", [], 0
-            return event
-        field, _, value = line.partition(b":")
-        if field == b"data":
-            value = value.removeprefix(b" ")
-            self._data.append(value)
-            self._data_bytes += len(value) + 1
-            if self._data_bytes > self._limit_bytes:
-                raise RecordTooLarge
-        elif field == b"event":
-            self._name = value.removeprefix(b" ")
-        return None
+            if self._data:
+                data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                events.append(SseEvent(self._name, data))
+                self._data, self._data_bytes = [], 0
+            self._name = b""
+        elif line.startswith(b"data:"):
+            self._add(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif line.startswith(b"event:"):
+            self._name = line[6:].removeprefix(b" ")
+        elif line == b"data":
+            self._add(b"")
+
+    def _add(self, value: bytes) -> None:
+        self._data.append(value)
+        self._data_bytes += len(value) + 1
+        if self._data_bytes > self._limit_bytes:
+            raise RecordTooLarge

@@ -99,7 +99,7 @@ def test_bodies_are_unpacked_within_their_limits() -> None:
         (gzip.compress(b"a" * 100_000), b"gzip", 10**9, 413),
         (gzip.compress(b"abc")[:-4], b"gzip", 100, 400),
         (b"abc", b"gzip", 100, 400),
-        (b"abc", b"br", 100, 415),
+        (b"abc", b"compress", 100, 415),
     ):
         with pytest.raises(ApiError) as fault:
             decoded_body(body, encoding, limit)
