@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from gateway.fetch_model import model_path
 from gateway.ledger.command import OpenLedger
 from gateway.ledger.prices import PriceList
 from gateway.middleware.auth import Auth
+from gateway.observe.logs import AccessLog, log_access
+from gateway.observe.metrics import Metrics
 from gateway.operator import Operator
 from gateway.pipeline import ManagedWay, Pipeline, Routing
 from gateway.relay.client import UpstreamClient
@@ -47,9 +50,12 @@ STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
 class Gateway:
     """Every service of one gateway process. `open` it on a socket, `drain` and `close` it."""
 
-    def __init__(self, settings: Settings, ledger: OpenLedger) -> None:
+    def __init__(
+        self, settings: Settings, ledger: OpenLedger, access_log: AccessLog = log_access
+    ) -> None:
         self.settings = settings
         self.ledger = ledger
+        self.metrics = Metrics()
         self.has_failed = asyncio.Event()
         state_dir = make_state_dir(settings.state_dir)
         self.auth = Auth(settings)
@@ -61,11 +67,14 @@ class Gateway:
             relay=Relay(self.client, time.monotonic),
             managed=_managed(self.engine, settings),
             ledger=ledger.books,
+            metrics=self.metrics,
+            access_log=access_log,
             max_body_bytes=settings.server.max_body_mb * 1024**2,
             hash_key=hash_key(state_dir),
             version=version("tandem-llm"),
         )
-        self.operator = Operator(self.pipeline, self.engine, ledger.database)
+        self.metrics.sources = [self._backend_metrics, self._ledger_metrics]
+        self.operator = Operator(self.pipeline, self.engine, ledger.database, self.metrics)
         self.table = url_table(
             Endpoints(
                 model_call=self.pipeline.serve,
@@ -74,6 +83,7 @@ class Gateway:
                 ready=self.operator.ready,
                 root=self.operator.root,
                 usage=self.operator.usage,
+                metrics=self.operator.metrics,
             )
         )
         self.door = Door(Router(self, self.table).serve)
@@ -139,6 +149,17 @@ class Gateway:
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("service.died", exc_info=fault)
             self.has_failed.set()
+
+    def _backend_metrics(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        for name, backend in self.pipeline.routing.backends.items():
+            yield "in_flight", (name,), backend.in_flight
+        yield "attempts", ("stale_connection",), self.client.redone_count
+
+    def _ledger_metrics(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        counts = self.ledger.books.counts()
+        for state in ("made", "written", "dropped"):
+            yield "ledger_rows", (state,), getattr(counts, state)
+        yield "ledger_waiting", (), counts.waiting
 
     def _supervisor(self) -> Supervisor:
         assert self.engine is not None

@@ -211,10 +211,13 @@ class Exchange:
             raise CutShort from fault
         self.finish(piece)
 
-    def reply(self, status: int, body: bytes, headers: Headers | None = None) -> None:
-        """Sends a whole JSON answer."""
+    def reply(
+        self, status: int, body: bytes, headers: Headers | None = None,
+        content_type: str = "application/json",
+    ) -> None:  # fmt: skip
+        """Sends a whole answer, JSON unless another type is named."""
         common = [
-            (b"content-type", b"application/json"),
+            (b"content-type", content_type.encode()),
             (b"x-request-id", self.request_id.encode()),
         ]
         self.start(status, common + (headers or []), length=len(body))

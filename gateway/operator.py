@@ -9,6 +9,7 @@ from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.ledger.command import usage_body
 from gateway.middleware.auth import Identity, not_found
+from gateway.observe.metrics import Metrics, exposition
 from gateway.pipeline import Pipeline
 from gateway.store.db import Database
 from gateway.surfaces.models import ListedModel, form_of, model_item, model_list
@@ -24,10 +25,12 @@ class Operator:
         pipeline: Pipeline,
         engine: EngineLink | None,
         database: Database | None,
+        metrics: Metrics,
     ) -> None:
         self._pipeline = pipeline
         self._engine = engine
         self._database = database
+        self._metrics = metrics
         self._created = int(time.time())
 
     async def root(self, exchange: Exchange, identity: Identity) -> None:
@@ -70,6 +73,11 @@ class Operator:
         async with asyncio.timeout(USAGE_S):
             body = await asyncio.to_thread(usage_body, self._database.reader, query)
         exchange.reply(200, body)
+
+    async def metrics(self, exchange: Exchange, identity: Identity) -> None:
+        """The counts of this process, for Prometheus."""
+        content_type, body = exposition(self._metrics.values())
+        exchange.reply(200, body, content_type=content_type)
 
     def _listed(self) -> list[ListedModel]:
         routing = self._pipeline.routing

@@ -20,6 +20,8 @@ from gateway.exchange import ClientLeft, CutShort, Exchange, header_text
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.middleware.auth import Identity
+from gateway.observe.logs import AccessLog
+from gateway.observe.metrics import Metrics
 from gateway.relay.booking import book_relayed
 from gateway.relay.connection import GatewayStopping
 from gateway.relay.forward import Relay, Relayed
@@ -63,6 +65,8 @@ class Pipeline:
         relay: Relay,
         managed: ManagedWay | None,
         ledger: Books,
+        metrics: Metrics,
+        access_log: AccessLog,
         max_body_bytes: int,
         hash_key: bytes,
         version: str,
@@ -75,6 +79,8 @@ class Pipeline:
         self._relay = relay
         self._managed = managed
         self._ledger = ledger
+        self._metrics = metrics
+        self._access_log = access_log
         self._max_body_bytes = max_body_bytes
         self._hash_key = hash_key
         self._version = version
@@ -194,6 +200,8 @@ class Pipeline:
                 relayed.outcome, relayed.error_type = "aborted", "client_left"
         finally:
             book_relayed(entry, relayed, request, backend.settings)
+            if relayed.tap is not None and not relayed.tap.is_on:
+                self._metrics.tap_faults += 1
         return relayed.outcome
 
     def _note_end(self, exchange: Exchange, entry: Entry, reason: Exception) -> Outcome:
@@ -214,22 +222,8 @@ class Pipeline:
     def _close(self, entry: Entry, outcome: Outcome) -> None:
         entry.close(self._now(), outcome=outcome)
         self._ledger.close(entry)
-        log.info(
-            "request.finished",
-            request_id=entry.request_id,
-            surface=entry.surface,
-            model=entry.model,
-            backend=entry.backend,
-            client_id=entry.client_id,
-            client_kind=entry.client_kind,
-            status=entry.status,
-            outcome=entry.outcome,
-            error_type=entry.error_type,
-            prompt_tokens=entry.prompt_tokens,
-            completion_tokens=entry.completion_tokens,
-            ttft_ms=entry.ttft_ms,
-            total_ms=entry.total_ms,
-        )
+        self._metrics.note_closed(entry)
+        self._access_log(entry)
 
 
 def _draining() -> ApiError:

@@ -37,6 +37,7 @@ class Endpoints:
     ready: Endpoint
     root: Endpoint
     usage: Endpoint
+    metrics: Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ def url_table(to: Endpoints) -> list[Route]:
         Route("/v1beta/models", "GET", "client", to.models),
         Route("/v1beta/models/*", "GET", "client", to.models),
         Route("/v1/dashboard/usage", "GET", "dashboard", to.usage),
+        Route("/metrics", "GET", "metrics", to.metrics),
         Route("/livez", "GET", "open", to.health),
         Route("/health", "GET", "open", to.health),
         Route("/readyz", "GET", "open", to.ready),

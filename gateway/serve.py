@@ -15,14 +15,16 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from gateway import observe
 from gateway.app import Gateway
 from gateway.ledger.command import open_books
+from gateway.observe.logs import configure
 from gateway.preflight import CommandFailed, check_model, check_worker_packages
 from gateway.settings.load import SettingsError, load, open_to_everybody
 from gateway.settings.types import Settings
 
 log = structlog.get_logger(__name__)
+
+GC_THRESHOLD = (50_000, 20, 50)
 
 ReadAgain = Callable[[Gateway], None]
 
@@ -33,7 +35,7 @@ def serve(path: Path, environ: Mapping[str, str], args: argparse.Namespace) -> i
     Raises: SettingsError, CommandFailed; before anything is bound.
     """
     settings = with_options(load(path, environ), args)
-    observe.configure("debug" if args.debug else "info")
+    access_log = configure("debug" if args.debug else "info")
     if settings.worker is not None and settings.worker.spawn:
         check_model(settings)
         check_worker_packages()
@@ -47,7 +49,7 @@ def serve(path: Path, environ: Mapping[str, str], args: argparse.Namespace) -> i
             log.error("settings.refused", problems=str(fault).splitlines())
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(lambda: Gateway(settings, ledger), listener, read_again))
+        return runner.run(_run(lambda: Gateway(settings, ledger, access_log), listener, read_again))
 
 
 def with_options(settings: Settings, args: argparse.Namespace) -> Settings:
@@ -72,7 +74,8 @@ async def _run(build: Callable[[], Gateway], listener: socket.socket, read_again
     loop.add_signal_handler(signal.SIGHUP, read_again, gateway)
     await gateway.open(listener)
     gc.collect()
-    gc.freeze()  # what lives as long as the process need not be looked at again
+    gc.freeze()  # what lives as long as the process need not be looked at again,
+    gc.set_threshold(*GC_THRESHOLD)  # and requests leave no cycles behind
     waits = [asyncio.create_task(work) for work in (stopping.wait(), gateway.has_failed.wait())]
     greeting = asyncio.create_task(_greet(gateway, listener))
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -36,7 +36,6 @@ LINE_REST_BYTES = len(" HTTP/1.1\r\n") + 1  # of a request line beside method an
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
-_ONCE = (b"host", b"authorization")  # two of them can be read in two ways
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
@@ -302,10 +301,9 @@ class ClientConnection(asyncio.Protocol):
             return ApiError(417, "expectation_failed", message, param="expect")
         if self.speaks_chunked and b"host" not in self._fields:
             return _malformed("it has no Host header")
-        if len(self._fields) < len(self._headers):
-            names = [name for name, _ in self._headers]
-            if any(names.count(name) > 1 for name in _ONCE):
-                return _malformed("Host or Authorization is given twice")
+        is_repeated = len(self._fields) < len(self._headers)
+        if is_repeated and sum(name == b"host" for name, _ in self._headers) > 1:
+            return _malformed("it has two Host headers")
         return None
 
     def _block_bytes(self) -> int:

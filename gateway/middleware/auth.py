@@ -6,6 +6,7 @@ scope. Keys are compared as SHA-256, in constant time, and never logged.
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -16,7 +17,7 @@ from gateway.exchange import Exchange
 from gateway.settings.types import ClientKey, Settings
 from proto.limits import API_KEY_BYTES
 
-Rule = Literal["open", "client", "dashboard"]
+Rule = Literal["open", "client", "dashboard", "metrics"]
 
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 _KEY_HEADERS = (b"x-api-key", b"api-key", b"x-goog-api-key")
@@ -52,8 +53,9 @@ class Auth:
         self._needs_key = settings.server.auth == "keys" or (
             settings.server.auth == "auto" and bool(settings.keys)
         )
-        admin = settings.server.admin_token
+        admin, metrics = settings.server.admin_token, settings.server.metrics_token
         self._admin = _digest(admin.value.encode()) if admin else None
+        self._metrics = _digest(metrics.value.encode()) if metrics else None
 
     def check(self, rule: Rule, exchange: Exchange) -> Identity:
         """The caller's identity.
@@ -63,7 +65,9 @@ class Auth:
         if rule == "open":
             return ANYBODY
         if rule == "dashboard":
-            return self._check_operator(exchange)
+            return self._check_operator(exchange, [self._admin])
+        if rule == "metrics":
+            return self._check_operator(exchange, [self._metrics, self._admin])
         if not self._needs_key:
             return ANYBODY
         shown = shown_key(exchange)
@@ -77,12 +81,15 @@ class Auth:
                 return identity
         raise _unauthorized("The API key is not known here; check it, or ask for a new one.")
 
-    def _check_operator(self, exchange: Exchange) -> Identity:
-        shown = _bearer(exchange)
-        if self._admin is not None:
-            if shown is not None and hmac.compare_digest(self._admin, _digest(shown)):
+    def _check_operator(self, exchange: Exchange, tokens: Sequence[bytes | None]) -> Identity:
+        """One of these tokens opens the page; without any, this machine may read it."""
+        known = [token for token in tokens if token is not None]
+        if known:
+            shown = _bearer(exchange)
+            digest = _digest(shown) if shown is not None and len(shown) <= API_KEY_BYTES else b""
+            if any(hmac.compare_digest(token, digest) for token in known):
                 return ANYBODY
-            raise _unauthorized("Send the admin token as 'Authorization: Bearer TOKEN'.")
+            raise _unauthorized("Send the operator's token as 'Authorization: Bearer TOKEN'.")
         if exchange.method in ("GET", "HEAD") and _is_local(exchange):
             return ANYBODY
         raise not_found(exchange.path)

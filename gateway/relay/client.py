@@ -28,6 +28,7 @@ class UpstreamClient:
     """HTTP/1.1 toward backends, with kept connections."""
 
     def __init__(self) -> None:
+        self.redone_count = 0  # requests whose kept connection turned out to be dead
         self._idle: dict[Origin, dict[Connection, None]] = {}  # the last one was used last
 
     async def send(
@@ -47,6 +48,7 @@ class UpstreamClient:
             except UpstreamBroken as fault:
                 if not fault.before_answer:
                     raise
+                self.redone_count += 1
         return await self._ask(await self._connect(origin, connect_s), head, body)
 
     def release(self, origin: Origin, connection: Connection) -> None:

@@ -34,6 +34,7 @@ class ServerSettings:
     port: int = 8700
     auth: Literal["auto", "keys", "none"] = "auto"
     admin_token: Secret | None = None
+    metrics_token: Secret | None = None
     state_dir: Path = Path("~/.local/state/tandem")
     max_body_mb: int = 64
     drain_s: float = 600.0

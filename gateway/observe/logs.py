@@ -1,6 +1,7 @@
-"""How the gateway speaks to its operator: structured lines on standard error. Knows no event.
+"""How the gateway speaks to its operator: structured lines on standard error. Knows no handler.
 
-Facts are keys with units; no line holds text of a prompt or an answer, or a key.
+Facts are keys with units; no line holds text of a prompt or an answer, or a key. The one line that
+every request costs is made apart from structlog, which would be a tenth of the whole request.
 """
 
 import atexit
@@ -9,16 +10,23 @@ import logging
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
 from threading import Event, Lock, Thread
 from typing import Any
 
 import structlog
+
+from gateway.ledger.entry import Entry
+
+log = structlog.get_logger(__name__)
 
 QUEUED_LINES = 10_000  # while standard error takes none; what comes beyond is counted
 GATHER_S = 0.02  # lines of so long a time are written with one system call
 LAST_WRITE_S = 2.0  # for what waits when the process ends
 
 _ENCODE = json.JSONEncoder(default=repr).encode
+AccessLog = Callable[[Entry], None]
 
 
 class LineWriter:
@@ -83,8 +91,11 @@ class LineWriter:
             self._dropped += len(lines)  # standard error is closed: nobody is left to be told
 
 
-def configure(level: str = "info") -> None:
-    """Sets logging up for this process: JSON lines, or readable ones on a terminal."""
+def configure(level: str = "info") -> AccessLog:
+    """Sets logging up for this process: JSON lines, or readable ones on a terminal.
+
+    Returns what writes the line of a request.
+    """
     stream: Any = sys.stderr
     processors: list[structlog.types.Processor]
     if stream.isatty():
@@ -113,6 +124,53 @@ def configure(level: str = "info") -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
+    return _AccessLines(stream) if isinstance(stream, LineWriter) else log_access
+
+
+def log_access(entry: Entry) -> None:
+    """The line of a closed request, through structlog."""
+    log.info("request.finished", **_facts(entry))
+
+
+class _AccessLines:
+    """The same line as JSON, at a tenth of the cost."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._write = writer.write
+        self._second = 0
+        self._stamp = ""
+
+    def __call__(self, entry: Entry) -> None:
+        ended_ms = entry.ts_ms + (entry.total_ms or 0)
+        second, ms = divmod(ended_ms, 1000)
+        if second != self._second:
+            self._second = second
+            self._stamp = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        facts = _facts(entry)
+        facts["event"], facts["level"] = "request.finished", "info"
+        facts["timestamp"] = f"{self._stamp}.{ms:03}Z"
+        self._write(_ENCODE(facts) + "\n")
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    return {
+        "request_id": entry.request_id,
+        "surface": entry.surface,
+        "model": entry.model,
+        "backend": entry.backend,
+        "client_id": entry.client_id,
+        "client_kind": entry.client_kind,
+        "status": entry.status,
+        "outcome": entry.outcome,
+        "error_type": entry.error_type,
+        "finish_reason": entry.finish_reason,
+        "prompt_tokens": entry.prompt_tokens,
+        "completion_tokens": entry.completion_tokens,
+        "usage_source": entry.usage_source,
+        "ttft_ms": entry.ttft_ms,
+        "total_ms": entry.total_ms,
+        "decode_tps": entry.decode_tps and round(entry.decode_tps, 1),
+    }
 
 
 def _as_json(_: Any, __: str, event: structlog.types.EventDict) -> str:

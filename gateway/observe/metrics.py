@@ -1,0 +1,168 @@
+"""What is counted about requests, and how it is shown to Prometheus. Knows no handler.
+
+Counting is a few additions to plain dicts; prometheus-client is loaded when somebody asks for the
+first time. No label holds a key, a user or text.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gateway.ledger.entry import Entry
+
+PREFIX = "tandem_"
+BUCKETS_MS = (
+    1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name without prefix and `_total`, what it means, the names of its labels."""
+
+    name: str
+    help: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...] = ()
+
+
+FAMILIES = (
+    Family("requests", "Model calls that ended.", "counter",
+           ("surface", "path", "backend", "outcome")),
+    Family("in_flight", "Requests that a backend is answering now.", "gauge", ("backend",)),
+    Family("ttft_ms", "Arrival to the first delta with text, ms.", "histogram", ("backend",)),
+    Family("request_ms", "Arrival to the end, ms.", "histogram", ("backend",)),
+    Family("tokens", "Tokens as booked.", "counter", ("backend", "kind")),
+    Family("attempts", "Requests sent again, by reason.", "counter", ("class",)),
+    Family("tap_faults", "Answers that could not be read for the ledger.", "counter"),
+    Family("ledger_rows", "Rows of the ledger.", "counter", ("state",)),
+    Family("ledger_waiting", "Rows that are neither written nor dropped.", "gauge"),
+    Family("link_faults", "Messages on the engine's link that were refused.", "counter", ("kind",)),
+    Family("log_lines_dropped", "Log lines that nobody took.", "counter"),
+)  # fmt: skip
+
+Labels = tuple[str, ...]
+# Of a histogram: how many fell into each bucket and beyond the last, then their sum.
+Values = dict[str, dict[Labels, float | list[float]]]
+Source = Callable[[], Iterable[tuple[str, Labels, float]]]
+
+
+class Metrics:
+    """The counts of one process. `sources` are asked when somebody wants to see them."""
+
+    def __init__(self) -> None:
+        self.sources: list[Source] = []
+        self.tap_faults = 0
+        self._requests: dict[Labels, int] = {}
+        self._tokens: dict[Labels, int] = {}
+        self._ttft: dict[str, list[float]] = {}
+        self._request: dict[str, list[float]] = {}
+
+    def note_closed(self, entry: Entry) -> None:
+        """Counts a request that has ended."""
+        backend = entry.backend or "none"
+        key = (entry.surface or "none", entry.path or "none", backend, entry.outcome or "lost")
+        self._requests[key] = self._requests.get(key, 0) + 1
+        if entry.total_ms is not None:
+            _observe(self._request, backend, entry.total_ms)
+        if entry.ttft_ms is not None:
+            _observe(self._ttft, backend, entry.ttft_ms)
+        if entry.prompt_tokens:
+            _add(self._tokens, (backend, "prompt"), entry.prompt_tokens)
+        if entry.completion_tokens:
+            _add(self._tokens, (backend, "completion"), entry.completion_tokens)
+        if entry.cached_tokens:
+            _add(self._tokens, (backend, "cached"), entry.cached_tokens)
+
+    def values(self) -> Values:
+        """Everything that is known now, by family and labels."""
+        known: Values = {family.name: {} for family in FAMILIES}
+        known["requests"].update(self._requests)
+        known["tokens"].update(self._tokens)
+        known["ttft_ms"].update({(backend,): list(v) for backend, v in self._ttft.items()})
+        known["request_ms"].update({(backend,): list(v) for backend, v in self._request.items()})
+        known["tap_faults"][()] = self.tap_faults
+        for source in self.sources:
+            for name, labels, value in source():
+                known[name][labels] = value
+        return known
+
+
+def add_up(all_values: Iterable[Values]) -> Values:
+    """The sums over several processes."""
+    total: Values = {family.name: {} for family in FAMILIES}
+    for values in all_values:
+        for name, by_labels in values.items():
+            for labels, value in by_labels.items():
+                before = total[name].get(labels)
+                if before is None:
+                    total[name][labels] = list(value) if isinstance(value, list) else value
+                elif isinstance(before, list) and isinstance(value, list):
+                    total[name][labels] = [a + b for a, b in zip(before, value, strict=True)]
+                elif not isinstance(before, list) and not isinstance(value, list):
+                    total[name][labels] = before + value
+    return total
+
+
+def exposition(values: Values) -> tuple[str, bytes]:
+    """Content type and body of `/metrics`.
+
+    Source: Prometheus text exposition format.
+    """
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Shown(values))
+    return CONTENT_TYPE_LATEST, generate_latest(registry)
+
+
+class _Shown:
+    """A collector, as prometheus-client wants it."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+
+    def collect(self) -> Iterator[Any]:
+        """Every family with its samples."""
+        from prometheus_client.metrics_core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        for family in FAMILIES:
+            name, samples = PREFIX + family.name, self._values[family.name]
+            if family.kind == "histogram":
+                histogram = HistogramMetricFamily(name, family.help, labels=family.labels)
+                for labels, counts in samples.items():
+                    assert isinstance(counts, list)
+                    histogram.add_metric(labels, _cumulated(counts), counts[-1])
+                yield histogram
+                continue
+            of_kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+            shown = of_kind(name, family.help, labels=family.labels)
+            for labels, value in samples.items():
+                assert not isinstance(value, list)
+                shown.add_metric(labels, value)
+            yield shown
+
+
+def _observe(histograms: dict[str, list[float]], backend: str, value_ms: int) -> None:
+    counts = histograms.get(backend)
+    if counts is None:
+        counts = histograms[backend] = [0.0] * (len(BUCKETS_MS) + 2)
+    counts[bisect_left(BUCKETS_MS, value_ms)] += 1
+    counts[-1] += value_ms
+
+
+def _add(counts: dict[Labels, int], labels: Labels, count: int) -> None:
+    counts[labels] = counts.get(labels, 0) + count
+
+
+def _cumulated(counts: list[float]) -> list[tuple[str, float]]:
+    total, buckets = 0.0, []
+    for limit, count in zip((*map(str, BUCKETS_MS), "+Inf"), counts, strict=False):
+        total += count
+        buckets.append((limit, total))
+    return buckets
