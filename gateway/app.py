@@ -18,6 +18,7 @@ import structlog
 
 from gateway.backends.base import Backend
 from gateway.backends.catalog import Catalog
+from gateway.closing import Closing
 from gateway.door.door import Door
 from gateway.fetch_model import model_path
 from gateway.ledger.command import OpenLedger
@@ -62,15 +63,14 @@ class Gateway:
         self.client = UpstreamClient()
         self.engine = _engine_link(settings)
         self.supervisor = self._supervisor() if settings.worker and settings.worker.spawn else None
+        self.closing = Closing(ledger.books, self.metrics, access_log, hash_key(state_dir))
         self.pipeline = Pipeline(
             routing=build_routing(settings, self.client),
             relay=Relay(self.client, time.monotonic),
             managed=_managed(self.engine, settings),
             ledger=ledger.books,
-            metrics=self.metrics,
-            access_log=access_log,
+            closing=self.closing,
             max_body_bytes=settings.server.max_body_mb * 1024**2,
-            hash_key=hash_key(state_dir),
             version=version("tandem-llm"),
         )
         self.metrics.sources = [self._backend_metrics, self._ledger_metrics]
@@ -112,6 +112,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)
         self.client.close()
+        self.closing.settle_all()
         counts = await asyncio.to_thread(self.ledger.books.stop)
         log.info("gateway.stopped", rows_written=counts.written, rows_waiting=counts.waiting)
 

@@ -44,7 +44,7 @@ class Line(Protocol):
     is_full: bool
     speaks_chunked: bool
 
-    def send_head(self, status: int, headers: Headers, *, is_chunked: bool) -> None:
+    def send_head(self, status: int, block: bytes, *, is_chunked: bool) -> None:
         """Makes status line and headers ready: they go with what `send` writes next."""
 
     def send(self, *pieces: bytes) -> None:
@@ -163,16 +163,21 @@ class Exchange:
 
         `headers` without framing; `length` of the body in bytes, None when nobody knows it.
         """
+        block = b"".join([b"%b: %b\r\n" % header for header in headers])
+        self.start_with(status, block, length=length)
+
+    def start_with(self, status: int, block: bytes, *, length: int | None = None) -> None:
+        """The same with headers that are lines already."""
         self.has_started = True
         if self.method == "HEAD" or status in NO_BODY:
-            if length is not None and status not in NO_BODY:
-                headers.append((b"content-length", b"%d" % length))
-            self._line.send_head(status, headers, is_chunked=False)
-            return
+            length = None if status in NO_BODY else length
+            is_chunked = False
+        else:
+            is_chunked = length is None and self._line.speaks_chunked
+        self._is_chunked = is_chunked
         if length is not None:
-            headers.append((b"content-length", b"%d" % length))
-        self._is_chunked = length is None and self._line.speaks_chunked
-        self._line.send_head(status, headers, is_chunked=self._is_chunked)
+            block += b"content-length: %d\r\n" % length
+        self._line.send_head(status, block, is_chunked=is_chunked)
 
     def write(self, piece: bytes) -> None:
         """Sends a piece of the body; never waits (see `drain` and `flow`)."""

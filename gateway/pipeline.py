@@ -1,7 +1,7 @@
 """The way of one model call through the gateway, from its bytes to its closed row. Read this first.
 
 Knows who does each step, and does none of them itself: bodies are read by `surfaces`, names by
-`routing`, bytes forwarded by `relay`, answers written by `managed`, rows kept by `ledger`.
+`routing`, bytes forwarded by `relay`, answers written by `managed`, ends settled by `closing`.
 """
 
 import asyncio
@@ -15,14 +15,12 @@ import structlog
 from conductor.client import detect
 from gateway.backends.base import Backend
 from gateway.backends.catalog import Catalog
+from gateway.closing import Closing, Ended
 from gateway.errors import RETRY_DRAINING_S, ApiError, internal_error
 from gateway.exchange import ClientLeft, CutShort, Exchange, header_text
 from gateway.ledger.books import Books
-from gateway.ledger.entry import Entry, Outcome, body_hash
+from gateway.ledger.entry import Entry, Outcome
 from gateway.middleware.auth import Identity
-from gateway.observe.logs import AccessLog
-from gateway.observe.metrics import Metrics
-from gateway.relay.booking import book_relayed
 from gateway.relay.connection import GatewayStopping
 from gateway.relay.forward import Relay, Relayed
 from gateway.routing.table import RoutingTable, Target
@@ -65,10 +63,8 @@ class Pipeline:
         relay: Relay,
         managed: ManagedWay | None,
         ledger: Books,
-        metrics: Metrics,
-        access_log: AccessLog,
+        closing: Closing,
         max_body_bytes: int,
-        hash_key: bytes,
         version: str,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -79,10 +75,8 @@ class Pipeline:
         self._relay = relay
         self._managed = managed
         self._ledger = ledger
-        self._metrics = metrics
-        self._access_log = access_log
+        self._closing = closing
         self._max_body_bytes = max_body_bytes
-        self._hash_key = hash_key
         self._version = version
         self._now = now
         self._wall = wall
@@ -94,29 +88,43 @@ class Pipeline:
         Raises: CutShort, when the connection must not be ended cleanly.
         """
         entry = self._arrive(exchange, identity)
-        outcome: Outcome = "failed"
+        ended = Ended(entry, None, 0.0)
         self._running.add(exchange)
         try:
-            request = await self._admit(exchange, entry)
-            target = await self._route(exchange, identity, request, entry)
+            if self.is_draining:
+                raise _draining()
+            body = await exchange.read_body(self._max_body_bytes)
+            request = ended.request = self._admit(exchange, body, entry)
+            routing = self.routing
+            if (found := routing.table.find(request.model)) is None:
+                await routing.catalog.refresh(is_urgent=True)  # it may have been loaded just now
+                found = routing.table.find(request.model)
+            target = routing.table.check(found, request.model, exchange.surface)
+            self._route(identity, request, target, entry)
             self._ledger.open(entry)
-            outcome = await self._answer(exchange, request, target, entry)
+            if target.backend is not None:
+                await self._relayed(exchange, request, target, ended)
+            else:
+                assert self._managed is not None
+                ended.outcome = await self._managed.serve(exchange, request, target, entry)
         except asyncio.CancelledError:
-            outcome = self._note_end(exchange, entry, exchange.end_reason())
+            self._note_end(exchange, ended, exchange.end_reason())
         except ClientLeft as reason:
-            outcome = self._note_end(exchange, entry, reason)
+            self._note_end(exchange, ended, reason)
         except ApiError as error:
             is_ours = error.status < 500 or error.code in _REFUSED_5XX
-            outcome = "refused" if is_ours else "failed"
+            ended.outcome = "refused" if is_ours else "failed"
             self._reply_error(exchange, entry, error)
         except CutShort:
             raise
         except Exception:
             log.exception("request.crashed", request_id=exchange.request_id)
+            ended.outcome = "failed"
             self._reply_error(exchange, entry, internal_error())
         finally:
             self._running.discard(exchange)
-            self._close(entry, outcome)
+            ended.ended_s = self._now()
+            self._closing.take(ended)
 
     @property
     def in_flight(self) -> int:
@@ -147,70 +155,49 @@ class Pipeline:
             version=self._version,
         )
 
-    async def _admit(self, exchange: Exchange, entry: Entry) -> ModelRequest:
-        if self.is_draining:
-            raise _draining()
-        request = await read_request(exchange, self._max_body_bytes)
+    def _admit(self, exchange: Exchange, body: bytes, entry: Entry) -> ModelRequest:
+        request = read_request(exchange, body, self._max_body_bytes)
         entry.kind = request.kind
         entry.model = request.model
         entry.stream = request.is_stream
         entry.max_tokens = request.max_tokens
-        entry.body_hash = body_hash(self._hash_key, request.envelope.text, request.envelope.spans)
         return request
 
-    async def _route(
-        self, exchange: Exchange, identity: Identity, request: ModelRequest, entry: Entry
-    ) -> Target:
-        routing = self.routing
-        found = routing.table.find(request.model)
-        if found is None:
-            await routing.catalog.refresh(is_urgent=True)  # it may have been loaded just now
-            found = routing.table.find(request.model)
-        target = routing.table.check(found, request.model, exchange.surface)
+    def _route(
+        self, identity: Identity, request: ModelRequest, target: Target, entry: Entry
+    ) -> None:
         if not identity.may_use(request.model, target.routed_via):
             message = f"This API key may not use the model {request.model!r}."
             raise ApiError(403, "model_not_allowed", message, param="model")
         entry.path = "managed" if target.backend is None else "relay"
         entry.backend = target.backend or "worker"
         entry.upstream_model = target.model
-        entry.config_rev = routing.config_rev
-        return target
-
-    async def _answer(
-        self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
-    ) -> Outcome:
-        if target.backend is not None:
-            return await self._relayed(exchange, request, target, entry)
-        assert self._managed is not None
-        return await self._managed.serve(exchange, request, target, entry)
+        entry.config_rev = self.routing.config_rev
 
     async def _relayed(
-        self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
-    ) -> Outcome:
+        self, exchange: Exchange, request: ModelRequest, target: Target, ended: Ended
+    ) -> None:
         assert target.backend is not None
         backend = self.routing.backends[target.backend]
         sent = request.for_model(target.model, is_in_path=exchange.surface == "gemini")
-        entry.upstream_key = backend.key_label
-        routed_via = header_text(target.routed_via)
-        relayed = Relayed()
+        ended.entry.upstream_key = backend.key_label
+        ended.backend = backend.settings
+        relayed = ended.relayed = Relayed()
         try:
-            await self._relay.forward(exchange, backend, sent, routed_via, relayed)
+            await self._relay.forward(
+                exchange, backend, sent, header_text(target.routed_via), relayed
+            )
         except ClientLeft:
-            if not relayed.has_ended:
+            if not relayed.has_finished:
                 relayed.outcome, relayed.error_type = "aborted", "client_left"
-        finally:
-            book_relayed(entry, relayed, request, backend.settings)
-            if relayed.tap is not None and not relayed.tap.is_on:
-                self._metrics.tap_faults += 1
-        return relayed.outcome
 
-    def _note_end(self, exchange: Exchange, entry: Entry, reason: Exception) -> Outcome:
+    def _note_end(self, exchange: Exchange, ended: Ended, reason: Exception) -> None:
         """The work was ended from outside before it had an answer."""
         if isinstance(reason, ClientLeft):
-            entry.error_type = "client_left"
-            return "aborted"
-        self._reply_error(exchange, entry, _draining())
-        return "refused"
+            ended.outcome, ended.entry.error_type = "aborted", "client_left"
+            return
+        ended.outcome = "refused"
+        self._reply_error(exchange, ended.entry, _draining())
 
     def _reply_error(self, exchange: Exchange, entry: Entry, error: ApiError) -> None:
         entry.error_type = entry.error_type or error.code
@@ -218,12 +205,6 @@ class Pipeline:
         if exchange.has_started:
             raise CutShort
         exchange.reply_error(error)
-
-    def _close(self, entry: Entry, outcome: Outcome) -> None:
-        entry.close(self._now(), outcome=outcome)
-        self._ledger.close(entry)
-        self._metrics.note_closed(entry)
-        self._access_log(entry)
 
 
 def _draining() -> ApiError:

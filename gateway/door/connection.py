@@ -190,23 +190,18 @@ class ClientConnection(asyncio.Protocol):
 
     # What an exchange calls.
 
-    def send_head(self, status: int, headers: Headers, *, is_chunked: bool) -> None:
-        """Writes status line and headers."""
-        assert self._transport is not None
+    def send_head(self, status: int, block: bytes, *, is_chunked: bool) -> None:
+        """Makes status line and headers ready to be sent; `block`: headers as lines."""
+        assert self._transport is not None and self._running is not None
         if self._transport.is_closing():
             return
-        lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
-        exchange = self._running
-        assert exchange is not None
-        if not exchange.is_body_whole or self._door.is_closing:
+        if not self._running.is_body_whole or self._door.is_closing:
             self._keeps_alive = False
         self._ends_by_close = not (is_chunked or self.speaks_chunked)
-        if is_chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        lines.append(b"\r\n" if self._keeps_alive else b"connection: close\r\n\r\n")
-        self._unsent = b"".join(lines)
+        line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+        framing = b"transfer-encoding: chunked\r\n" if is_chunked else b""
+        end = b"\r\n" if self._keeps_alive else b"connection: close\r\n\r\n"
+        self._unsent = b"".join((line, block, framing, end))
 
     def send(self, *pieces: bytes) -> None:
         """Writes bytes of the body, behind the head if that has not gone yet; none: just that."""

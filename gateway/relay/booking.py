@@ -18,7 +18,7 @@ def book_relayed(
     """Fills a row in from what is known, however the request ended."""
     entry.status = relayed.status or entry.status
     entry.upstream_status = relayed.upstream_status
-    entry.error_type = relayed.error_type
+    entry.error_type = relayed.error_type or entry.error_type
     if relayed.tap is None:
         return
     reading = relayed.tap.reading

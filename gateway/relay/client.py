@@ -41,15 +41,23 @@ class UpstreamClient:
 
         Raises: UpstreamFault.
         """
-        kept = self._take_idle(origin)
-        if kept is not None:
-            try:
-                return await self._ask(kept, head, body)
-            except UpstreamBroken as fault:
-                if not fault.before_answer:
-                    raise
-                self.redone_count += 1
-        return await self._ask(await self._connect(origin, connect_s), head, body)
+        connection = self._take_idle(origin)
+        is_kept = connection is not None
+        if connection is None:
+            connection = await self._connect(origin, connect_s)
+        try:
+            connection.start(head, body)
+            await connection.head()
+        except UpstreamBroken as fault:
+            if not (is_kept and fault.before_answer):
+                raise
+        except BaseException:
+            connection.hang_up()
+            raise
+        else:
+            return connection
+        self.redone_count += 1
+        return await self._send_again(origin, head, body, connect_s)
 
     def release(self, origin: Origin, connection: Connection) -> None:
         """Keeps a connection whose answer was read to its end; hangs up on any other."""
@@ -76,7 +84,11 @@ class UpstreamClient:
         """Connections kept and waiting."""
         return sum(map(len, self._idle.values()))
 
-    async def _ask(self, connection: Connection, head: bytes, body: bytes) -> Connection:
+    async def _send_again(
+        self, origin: Origin, head: bytes, body: bytes, connect_s: float
+    ) -> Connection:
+        """Over a fresh connection; this one is not repeated."""
+        connection = await self._connect(origin, connect_s)
         try:
             connection.start(head, body)
             await connection.head()
@@ -115,7 +127,7 @@ async def _dial(origin: Origin) -> Connection:
     )
     try:
         _, connection = await loop.create_connection(
-            Connection,
+            lambda: Connection(loop),
             sock=sock,
             ssl=origin.tls,
             server_hostname=origin.host if origin.tls else None,

@@ -57,7 +57,8 @@ class GatewayStopping(UpstreamFault):
 class Connection(asyncio.Protocol):
     """One connection to a backend; after `start`, also the answer that comes over it."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.status = 0
         self.headers: Headers = []
         self.is_complete = False  # the whole answer has arrived
@@ -95,7 +96,8 @@ class Connection(asyncio.Protocol):
         """Waits for status and headers. Raises UpstreamFault."""
         while self._fault is not None or not self._has_head:
             self._raise_fault()
-            await self._wait()
+            self._waiter = self._loop.create_future()
+            await self._waiter
 
     async def pour(self, sink: Callable[[bytes], None]) -> None:
         """Gives every piece of the body to `sink`, in the moment that it comes; returns at the end.
@@ -108,7 +110,8 @@ class Connection(asyncio.Protocol):
         sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         while not self.is_complete:
             self._raise_fault()
-            await self._wait()
+            self._waiter = self._loop.create_future()
+            await self._waiter
 
     async def read(self) -> bytes:
         """The next bytes of the body, b"" after the last one. Raises UpstreamFault."""
@@ -116,7 +119,8 @@ class Connection(asyncio.Protocol):
             if self.is_complete:
                 return b""
             self._raise_fault()
-            await self._wait()
+            self._waiter = self._loop.create_future()
+            await self._waiter
         pieces, self._pieces = self._pieces, []
         self._waiting_bytes = 0
         self.resume()
@@ -157,13 +161,6 @@ class Connection(asyncio.Protocol):
             raise UpstreamBroken(
                 "the backend closed the connection", before_answer=not self._has_answered
             )
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

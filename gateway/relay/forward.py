@@ -7,7 +7,6 @@ the client's within one callback; the tap reads it on the way.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import structlog
 
@@ -36,20 +35,37 @@ log = structlog.get_logger(__name__)
 _MAPPED = {401, 402, 403, 407}
 
 
-@dataclass
 class Relayed:
-    """How a relayed request went, for the ledger. `error_type` None with outcome `succeeded`."""
+    """How a relayed request went, for the ledger.
+
+    `outcome` None: it arrived to its end, and `judge` says what it counts as. `has_finished`: the
+    client had the whole answer, even if it leaves before our end of file.
+    """
 
     tap: Tap | None = None
     status: int | None = None
     upstream_status: int | None = None
-    outcome: Outcome = "failed"
+    outcome: Outcome | None = None
     error_type: str | None = None
+    has_finished = False
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the client had the whole answer, even if it left before our end of file."""
-        return self.outcome == "succeeded"
+    def judge(self) -> None:
+        """Reads an answer to its end and finds out what it counts as."""
+        tap = self.tap
+        if tap is None:
+            return
+        tap.finish()
+        if self.outcome is not None:
+            return
+        self.outcome = "failed"
+        if self.upstream_status is None or self.upstream_status >= 400:
+            self.error_type = "upstream_status"
+        elif tap.reading.is_failed:
+            self.error_type = "upstream_error_event"
+        elif tap.is_on and tap.is_stream and tap.reading.finish is None:
+            self.error_type = "no_finish_reason"
+        else:
+            self.outcome = "succeeded"
 
 
 class Relay:
@@ -126,10 +142,6 @@ class Relay:
     ) -> None:  # fmt: skip
         """Status and headers, then every piece of the body as it comes."""
         head = answer_head(connection.headers)
-        head.headers += (
-            (b"x-request-id", exchange.request_id.encode()),
-            (b"x-routed-via", routed_via),
-        )
         tap = Tap(
             exchange.surface,
             is_stream=head.is_stream,
@@ -137,15 +149,17 @@ class Relay:
             now=self._now,
         )
         relayed.tap, relayed.status = tap, connection.status
-        exchange.start(connection.status, head.headers, length=head.length)
+        own = b"x-request-id: %b\r\nx-routed-via: %b\r\n" % (
+            exchange.request_id.encode(),
+            routed_via,
+        )
+        exchange.start_with(connection.status, head.block + own, length=head.length)
         pour = _Pour(exchange, clocks, connection, relayed, tap, backend.settings.idle_s)
         exchange.use_flow(pour)
         await connection.pour(pour)
-        tap.finish()
-        if connection.ends_by_close and connection.status < 400 and tap.lacks_its_end:
+        if connection.ends_by_close and connection.status < 400 and tap.lacks_its_end():
             raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
         exchange.finish()
-        _judge(relayed, tap, is_ok=connection.status < 400)
 
     async def _end_broken(
         self, exchange: Exchange, backend: Backend, fault: UpstreamFault, relayed: Relayed
@@ -165,7 +179,7 @@ class Relay:
         tap = relayed.tap
         assert tap is not None
         if tap.is_stream and tap.reading.finish is not None:  # it had said everything
-            relayed.outcome, relayed.error_type = "succeeded", None
+            relayed.outcome = relayed.error_type = None
             await exchange.finish_soon(b"" if tap.is_between_events else b"\n\n")
             return
         if not tap.is_stream or tap.is_encoded:
@@ -206,7 +220,7 @@ class _Pour:
             self._clocks.limit("idle_s", self._idle_s)
         self._exchange.write(piece)
         if self._is_ok and tap.reading.finish is not None:
-            self._relayed.outcome = "succeeded"  # even if the client leaves before our end of file
+            self._relayed.has_finished = True
 
     def pause(self) -> None:
         """The client is slow: its backend waits, and is not taken for a silent one."""
@@ -232,19 +246,6 @@ def _own_error(status: int, backend: Backend) -> ApiError | None:
         return ApiError(502, "provider_out_of_credits", message, may_retry=False)
     message = "The backend refused the credentials that this gateway has for it."
     return ApiError(502, "provider_authentication_failed", message, may_retry=False)
-
-
-def _judge(relayed: Relayed, tap: Tap, *, is_ok: bool) -> None:
-    """What an answer that arrived whole counts as."""
-    relayed.outcome = "failed"
-    if not is_ok:
-        relayed.error_type = "upstream_status"
-    elif tap.reading.is_failed:
-        relayed.error_type = "upstream_error_event"
-    elif tap.is_on and tap.is_stream and tap.reading.finish is None:
-        relayed.error_type = "no_finish_reason"
-    else:
-        relayed.outcome = "succeeded"
 
 
 def upstream_error(fault: UpstreamFault) -> ApiError:

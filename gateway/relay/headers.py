@@ -3,8 +3,7 @@
 Credentials and hop-by-hop headers stay on the side where they belong; everything else passes.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.backends.base import Backend
 from gateway.exchange import Exchange, Headers
@@ -58,48 +57,58 @@ def request_head(
     return b"".join(lines)
 
 
-@dataclass(slots=True)
-class AnswerHead:
+class AnswerHead(NamedTuple):
     """A backend's headers as the client gets them, and what they say about the body.
 
-    `length` of the body in bytes; None: nobody says. `encoding`: the value of Content-Encoding.
+    `block`: as they are sent. `length` of the body in bytes; None: nobody says. `encoding`: the
+    value of Content-Encoding.
     """
 
-    headers: Headers
-    is_stream: bool = False
-    length: int | None = None
-    encoding: bytes | None = None
+    block: bytes
+    is_stream: bool
+    length: int | None
+    encoding: bytes | None
 
 
 def answer_head(received: Headers) -> AnswerHead:
     """Sorts a backend's headers. The framing is written anew for the client's connection."""
-    head = AnswerHead([])
-    named: Collection[bytes] = _NO_NAMES
+    is_stream = False
+    length: int | None = None
+    encoding: bytes | None = None
+    named: frozenset[bytes] = _NO_NAMES
+    lines: list[bytes] = []
     for name, value in received:
+        if name == b"content-length":
+            length = int(value)
+            continue
+        if name in _NOT_SENT_DOWN:
+            if name == b"connection":
+                named |= _names_in(value)
+            continue
         if name == b"content-type":
-            head.is_stream = value[:17].lower() == b"text/event-stream"
-        elif name == b"content-length":
-            head.length = int(value)
+            is_stream = value[:17].lower() == b"text/event-stream"
         elif name == b"content-encoding":
-            head.encoding = value
-        elif name == b"connection":
-            named = named or named_by_connection(received)
-        if name not in _NOT_SENT_DOWN:
-            head.headers.append((name, value))
+            encoding = value
+        lines += (name, b": ", value, b"\r\n")
+    if is_stream:
+        length = None  # its end may be an error of ours
+        named |= {b"cache-control", b"x-accel-buffering"}
     if named:
-        head.headers = [(name, value) for name, value in head.headers if name not in named]
-    if head.is_stream:
-        head.length = None  # its end may be an error of ours
-        head.headers = [(name, value) for name, value in head.headers if name != b"cache-control"]
-        head.headers += ((b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache"))
-    return head
+        lines = [
+            part
+            for at in range(0, len(lines), 4)
+            if lines[at] not in named
+            for part in lines[at : at + 4]
+        ]
+    if is_stream:
+        lines.append(b"x-accel-buffering: no\r\ncache-control: no-cache\r\n")
+    return AnswerHead(b"".join(lines), is_stream, length, encoding)
 
 
 def named_by_connection(headers: Headers) -> frozenset[bytes]:
     """The names of headers that belong to this hop because `Connection` says so."""
-    return frozenset(
-        item.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for item in value.split(b",")
-    )
+    return _NO_NAMES.union(*(_names_in(value) for name, value in headers if name == b"connection"))
+
+
+def _names_in(value: bytes) -> frozenset[bytes]:
+    return frozenset(item.strip().lower() for item in value.split(b","))

@@ -12,7 +12,7 @@ import structlog
 from gateway.relay.usage import Reader, Reading, reader_of
 from gateway.settings.types import Surface
 from gateway.surfaces.encoding import unpacker
-from gateway.surfaces.sse import SseEvent, SseParser
+from gateway.surfaces.sse import RecordTooLarge, SseEvent, SseParser
 from proto.limits import ANSWER_TAP_BYTES
 
 log = structlog.get_logger(__name__)
@@ -42,6 +42,7 @@ class Tap:
         self.is_stream = is_stream
         self.is_encoded = content_encoding is not None
         self._is_unreadable = False
+        self._is_finished = False
         self.life = 0
         self.first_s: float | None = None
         self.last_s: float | None = None
@@ -57,45 +58,53 @@ class Tap:
         """Whether a stream could be ended here without cutting a record, as far as is known."""
         return self._sse is None or (self.is_on and self._sse.is_between_events)
 
-    @property
     def lacks_its_end(self) -> bool:
         """Whether a finished answer shows that it is not whole."""
+        self.finish()
         return self._is_unreadable or (self.is_on and self.reading.finish is None)
 
     def feed(self, piece: bytes) -> None:
-        """Takes a copy of relayed bytes."""
+        """Takes a copy of relayed bytes. A whole answer is kept and read by `finish`."""
+        if self._sse is None:
+            self.life += 1
+            self._whole_bytes += len(piece)
+            if self._whole_bytes <= ANSWER_TAP_BYTES:
+                self._whole.append(piece)
+            else:
+                self._whole = []
+            return
         if not self.is_on:
             self.life += 1
             return
         try:
-            self._read(self._unpack(piece) if self._unpack else piece)
+            self._events(self._sse.feed(self._unpack(piece) if self._unpack else piece))
         except Exception as fault:  # noqa: BLE001 - the relayed bytes must flow whatever happens
             self._switch_off(fault)
 
     def finish(self) -> None:
-        """The relayed answer is over."""
-        if not self.is_on:
+        """The relayed answer is over; the second time nothing is left to do."""
+        if not self.is_on or self._is_finished:
             return
+        self._is_finished = True
         try:
             if self._sse is not None:
                 self._events(self._sse.finish())
-            elif self._whole:
-                self._take(_parse(b"".join(self._whole)))
+            else:
+                self._read_whole()
         except ValueError as fault:
             self._is_unreadable = True
             self._switch_off(fault)
         except Exception as fault:  # noqa: BLE001 - as in feed
             self._switch_off(fault)
 
-    def _read(self, piece: bytes) -> None:
-        if self._sse is not None:
-            self._events(self._sse.feed(piece))
-            return
-        self.life += 1
-        self._whole_bytes += len(piece)
+    def _read_whole(self) -> None:
         if self._whole_bytes > ANSWER_TAP_BYTES:
-            raise ValueError(f"answer over {ANSWER_TAP_BYTES} bytes")
-        self._whole.append(piece)
+            raise RecordTooLarge
+        body, self._whole = b"".join(self._whole), []
+        if self._unpack is not None:
+            body = self._unpack(body)
+        if body:
+            self._take(_parse(body))
 
     def _events(self, events: Iterable[SseEvent]) -> None:
         for event in events:

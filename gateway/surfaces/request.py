@@ -48,12 +48,11 @@ class ModelRequest(NamedTuple):
         return self._replace(body=with_value(self.envelope, "model", model), is_decoded=True)
 
 
-async def read_request(exchange: Exchange, limit_bytes: int) -> ModelRequest:
-    """Reads the body and finds the model.
+def read_request(exchange: Exchange, body: bytes, limit_bytes: int) -> ModelRequest:
+    """Finds the model and what else the way through the gateway depends on.
 
     Raises: ApiError 400, 413, 415; 404 for a Gemini method that does not exist.
     """
-    body = await exchange.read_body(limit_bytes)
     encoding = exchange.fields.get(b"content-encoding")
     envelope = read_envelope(decoded_body(body, encoding, limit_bytes))
     if exchange.surface == "gemini":
