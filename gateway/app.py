@@ -184,8 +184,10 @@ def build_routing(
     catalog = Catalog(backends, client, settings.server.models_cache_s, time.monotonic)
     if before is not None:
         catalog.take_over(before.catalog)
+    table = RoutingTable(settings, catalog.listed)
+    catalog.on_change = table.forget
     return Routing(
-        table=RoutingTable(settings, catalog.listed),
+        table=table,
         backends=backends,
         catalog=catalog,
         config_rev=settings.rev,

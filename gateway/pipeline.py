@@ -17,7 +17,7 @@ from gateway.backends.base import Backend
 from gateway.backends.catalog import Catalog
 from gateway.closing import Closing, Ended
 from gateway.errors import RETRY_DRAINING_S, ApiError, internal_error
-from gateway.exchange import ClientLeft, CutShort, Exchange, header_text
+from gateway.exchange import ClientLeft, CutShort, Exchange
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Outcome
 from gateway.middleware.auth import Identity
@@ -184,9 +184,7 @@ class Pipeline:
         ended.backend = backend.settings
         relayed = ended.relayed = Relayed()
         try:
-            await self._relay.forward(
-                exchange, backend, sent, header_text(target.routed_via), relayed
-            )
+            await self._relay.forward(exchange, backend, sent, target.via_header, relayed)
         except ClientLeft:
             if not relayed.has_finished:
                 relayed.outcome, relayed.error_type = "aborted", "client_left"

@@ -48,6 +48,7 @@ class Catalog:
         self._now = now
         self._read_s: float | None = None
         self._lock = asyncio.Lock()
+        self.on_change: Callable[[], None] = lambda: None
         self._shadowed: list[tuple[str, str, str]] = []
         self._cards: dict[str, dict[str, ModelCard]] = {
             name: {model: ModelCard(model) for model in backend.settings.models}
@@ -85,6 +86,7 @@ class Catalog:
             backend.health.note_check(is_ok=cards is not None)
             if cards is not None:
                 self._cards[backend.name] = {card.id: card for card in cards}
+        self.on_change()
         shadowed = shadowed_models(self._cards)
         if shadowed != self._shadowed:
             self._shadowed = shadowed

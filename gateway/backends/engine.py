@@ -14,7 +14,7 @@ import zmq
 import zmq.asyncio
 
 from gateway.errors import RETRY_DRAINING_S, RETRY_NO_ENGINE_S, ApiError
-from gateway.middleware.request_id import new_request_id
+from gateway.middleware.request_id import RequestIds
 from proto import codec
 from proto.chat import Call, Params
 from proto.events import (
@@ -217,7 +217,8 @@ class EngineLink:
         self.ready: Ready | None = None
         self.last_beat: Beat | None = None
         self._endpoint = endpoint
-        self._gateway_id = f"gw:{new_request_id()}"
+        self._new_id = RequestIds()
+        self._gateway_id = f"gw:{self._new_id()}"
         self._runs: dict[str, EngineRun] = {}
         self._heard_s = 0.0
         self._is_draining = False
@@ -264,7 +265,7 @@ class EngineLink:
         """
         if not self.has_lease:
             raise EngineLost
-        run = EngineRun(self, new_request_id())
+        run = EngineRun(self, self._new_id())
         submit = Submit(
             run_id=run.run_id,
             epoch=1,

@@ -10,6 +10,8 @@ import contextlib
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol, cast
 from urllib.parse import unquote
@@ -18,7 +20,6 @@ import httptools
 
 from gateway.errors import ApiError
 from gateway.exchange import ClientLeft, Exchange, Headers
-from gateway.middleware.request_id import new_request_id
 from proto.limits import (
     HEADER_BLOCK_BYTES,
     HEADER_COUNT,
@@ -45,6 +46,7 @@ class Reception(Protocol):
     loop: asyncio.AbstractEventLoop
     connections: set["ClientConnection"]
     is_closing: bool
+    new_id: Callable[[], str]
 
     def begin(self, exchange: Exchange) -> None:
         """Starts the work on a request."""
@@ -63,7 +65,6 @@ class ClientConnection(asyncio.Protocol):
         self._is_local = False
         self._target = b""
         self._headers: Headers = []
-        self._fields: dict[bytes, bytes] = {}
         self._head_bytes = 0  # of the head that is arriving, in data before this one
         self._fed_bytes = 0
         self._receiving: Exchange | None = None  # its body is arriving
@@ -135,7 +136,7 @@ class ClientConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self._is_deaf:
             return
-        self._target, self._headers, self._fields = b"", [], {}
+        self._target, self._headers = b"", []
         self._head_bytes = 0
         self._in_head = True
 
@@ -148,12 +149,7 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(ApiError(414, "request_line_too_long", message))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head or self._is_deaf:
-            return  # a trailer is not a header
-        name = name.lower()
-        self._headers.append((name, value))
-        if name not in self._fields:
-            self._fields[name] = value
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -163,7 +159,8 @@ class ClientConnection(asyncio.Protocol):
             self._overflow()
             return
         exchange = self._new_exchange()
-        if (fault := self._head_fault()) is not None:
+        self._headers = []  # what comes behind the body are no headers
+        if (fault := self._head_fault(exchange)) is not None:
             self._refuse(fault, exchange)
             return
         self._receiving = exchange
@@ -267,22 +264,24 @@ class ClientConnection(asyncio.Protocol):
         return bytes(self._parser.get_method())
 
     def _new_exchange(self) -> Exchange:
+        headers = self._headers
         exchange = Exchange(
             self,
             self._method().decode("ascii"),
             _split(self._target),
-            self._headers,
-            self._fields,
-            new_request_id(),
+            headers,
+            dict(reversed(headers)),  # the first of each name
+            self._door.new_id(),
         )
         exchange.is_peer_local = self._is_local
         return exchange
 
-    def _head_fault(self) -> ApiError | None:
+    def _head_fault(self, exchange: Exchange) -> ApiError | None:
         """What is wrong with a head that is HTTP; also notes how the connection goes on."""
+        headers, fields = exchange.headers, exchange.fields
         may_be_large = self._head_bytes + self._fed_bytes > HEADER_BLOCK_BYTES
-        if len(self._headers) > HEADER_COUNT or (
-            may_be_large and self._block_bytes() > HEADER_BLOCK_BYTES
+        if len(headers) > HEADER_COUNT or (
+            may_be_large and _block_bytes(headers) > HEADER_BLOCK_BYTES
         ):
             return _headers_too_large()
         version = self._parser.get_http_version()
@@ -290,20 +289,16 @@ class ClientConnection(asyncio.Protocol):
         self._keeps_alive = self.speaks_chunked and self._parser.should_keep_alive()
         if version not in ("1.0", "1.1"):
             return _malformed("use HTTP/1.1")
-        expected = self._fields.get(b"expect")
+        expected = fields.get(b"expect")
         if expected is not None and expected.lower() != b"100-continue":
             message = "'Expect' can only be 100-continue here."
             return ApiError(417, "expectation_failed", message, param="expect")
-        if self.speaks_chunked and b"host" not in self._fields:
+        if self.speaks_chunked and b"host" not in fields:
             return _malformed("it has no Host header")
-        is_repeated = len(self._fields) < len(self._headers)
-        if is_repeated and sum(name == b"host" for name, _ in self._headers) > 1:
+        is_repeated = len(fields) < len(headers)
+        if is_repeated and sum(name == b"host" for name, _ in headers) > 1:
             return _malformed("it has two Host headers")
         return None
-
-    def _block_bytes(self) -> int:
-        """The size of the headers as lines."""
-        return sum([len(name) + len(value) + 4 for name, value in self._headers])
 
     def _refuse(self, fault: ApiError, exchange: Exchange | None = None) -> None:
         """Answers what was asked so far with an error, and hears no more."""
@@ -370,6 +365,12 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
 
+def _block_bytes(headers: Headers) -> int:
+    """The size of headers as lines."""
+    return sum(len(name) + len(value) + 4 for name, value in headers)
+
+
+@lru_cache(maxsize=256)
 def _split(target: bytes) -> tuple[str, bytes, bytes]:
     """Decoded path, path as it came, query."""
     if not target.startswith(b"/"):

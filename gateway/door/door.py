@@ -7,6 +7,7 @@ from typing import Any
 
 from gateway.door.connection import ClientConnection
 from gateway.exchange import Exchange
+from gateway.middleware.request_id import RequestIds
 
 Serve = Callable[[Exchange], Coroutine[Any, Any, None]]
 
@@ -21,6 +22,7 @@ class Door:
         self.loop = asyncio.get_running_loop()
         self.connections: set[ClientConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.new_id = RequestIds()
         self.is_closing = False
         self._server: asyncio.Server | None = None
 

@@ -22,6 +22,7 @@ from proto.limits import HEADER_BLOCK_BYTES, HEADER_COUNT, RELAY_BUFFER_BYTES
 Clock = Literal["connect_s", "first_event_s", "idle_s", "total_s", "client timeout"]
 
 _LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
+_HEADERS_TOO_LARGE = "the backend's headers are too large"
 _BODILESS = frozenset({204, 304})
 
 
@@ -72,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._has_head = False
         self._pieces: list[bytes] = []
         self._waiting_bytes = 0
-        self._header_bytes = 0
+        self._head_bytes = 0  # of data that came before the head was whole
         self._keeps_alive = False
         self._is_paused = False
         self._sink: Callable[[bytes], None] | None = None
@@ -87,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._is_head_request = head.startswith(b"HEAD ")
         self.status, self.headers, self._pieces = 0, [], []
-        self._waiting_bytes = self._header_bytes = 0
+        self._waiting_bytes = self._head_bytes = 0
         self.is_complete = self._has_answered = self._has_head = self.ends_by_close = False
         self._fault = self._sink = None
         self._transport.writelines((head, body) if body else (head,))
@@ -181,6 +182,8 @@ class Connection(asyncio.Protocol):
             self.hang_up()  # nobody asked: an idle connection that speaks is of no use
             return
         self._has_answered = True
+        if not self._has_head:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
@@ -189,6 +192,8 @@ class Connection(asyncio.Protocol):
             self._deliver()
             self._break(f"the backend's answer is not HTTP: {fault}")
             return
+        if not self._has_head and self._head_bytes > HEADER_BLOCK_BYTES + len(data):
+            self._break(_HEADERS_TOO_LARGE)
         self._deliver()
         if self._sink is None or self.is_complete or self.is_dead:
             self._wake()
@@ -214,22 +219,22 @@ class Connection(asyncio.Protocol):
             self._keeps_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.is_complete:
-            return
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > HEADER_BLOCK_BYTES or len(self.headers) >= HEADER_COUNT:
-            self._break("the backend's headers are too large")
-            return
         if not self._has_head:  # a trailer is not a header
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None
-        if self.is_complete or self._fault is not None:
+        if self.is_complete or self._has_head:
+            return
+        if len(self.headers) > HEADER_COUNT or (
+            self._head_bytes > HEADER_BLOCK_BYTES
+            and sum(len(name) + len(value) + 4 for name, value in self.headers) > HEADER_BLOCK_BYTES
+        ):
+            self._break(_HEADERS_TOO_LARGE)
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200:
-            self.headers = []
+            self.headers, self._head_bytes = [], 0
             return
         if not 200 <= status < 600:
             self._break(f"the backend answered with status {status}")

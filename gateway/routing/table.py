@@ -5,11 +5,15 @@ meant, because a typing mistake must not reach a paid API.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from gateway.errors import ApiError
+from gateway.exchange import header_text
 from gateway.settings.types import BackendSettings, Settings, Surface
 from proto.limits import KNOWN_NAMES_LISTED
+
+FOUND_NAMES = 1_000  # remembered; a client may ask for any name that begins with a prefix
 
 _OPENAI: tuple[Surface, ...] = ("chat", "completions", "responses", "embeddings")
 _LOCAL: tuple[Surface, ...] = ("chat", "completions", "embeddings")
@@ -17,16 +21,22 @@ _ENGINE: tuple[Surface, ...] = ("chat", "completions")
 _ANTHROPIC: tuple[Surface, ...] = ("messages", "count_tokens")
 
 
-class Target(NamedTuple):
+@dataclass(frozen=True)
+class Target:
     """Where a request goes. `backend` None means our own engine; `model` is the name sent there."""
 
     backend: str | None
     model: str
 
-    @property
+    @cached_property
     def routed_via(self) -> str:
         """How the answer's header names it."""
         return f"{self.backend or 'worker'}/{self.model}"
+
+    @cached_property
+    def via_header(self) -> bytes:
+        """The value of that header."""
+        return header_text(self.routed_via)
 
 
 Listed = Callable[[str], Iterable[str]]  # backend name → the model ids it says it has
@@ -42,6 +52,7 @@ class RoutingTable:
         self._spoken = {name: spoken_by(backend) for name, backend in settings.backends.items()}
         self._routes: dict[str, Target] = {}
         self._route_models: dict[str, Target] = {}
+        self._found: dict[str, Target] = {}  # at most FOUND_NAMES
         for name, route in settings.routes.items():
             target = Target(route.targets[0].backend, route.targets[0].model)
             for alias in (name, *route.aliases):
@@ -49,7 +60,20 @@ class RoutingTable:
             self._route_models.setdefault(target.model, target)
 
     def find(self, model: str) -> Target | None:
-        """The target of a name, or None. The order is the contract."""
+        """The target of a name, or None; looked up once, until a backend lists other models."""
+        target = self._found.get(model)
+        if target is None and (target := self._look_up(model)) is not None:
+            if len(self._found) >= FOUND_NAMES:
+                self._found.clear()
+            self._found[model] = target
+        return target
+
+    def forget(self) -> None:
+        """A backend lists other models than before: names may lead elsewhere."""
+        self._found.clear()
+
+    def _look_up(self, model: str) -> Target | None:
+        """The order is the contract."""
         if model == self._engine_model:
             return Target(None, model)
         if (routed := self._routes.get(model)) is not None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gateway.backends.engine import EngineLost, Silence
 from gateway.errors import ApiError, stream_error_end
-from gateway.exchange import Exchange, header_text
+from gateway.exchange import Exchange
 from gateway.routing.table import Target
 from gateway.settings.types import Surface
 from gateway.surfaces.chat.parse import parse_chat
@@ -58,7 +58,7 @@ class Answer:
         surface = MANAGED[exchange.surface]
         self._exchange = exchange
         self._is_stream = request.is_stream
-        self._routed_via = header_text(target.routed_via)
+        self._routed_via = target.via_header
         self._renderer = surface.renderer(
             answer_id=f"{surface.id_prefix}{token_hex(12)}",
             model=request.call.model,

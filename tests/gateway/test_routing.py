@@ -13,7 +13,7 @@ from gateway.backends.catalog import ModelCard, read_cards
 from gateway.errors import ApiError, error_body, stream_error_end
 from gateway.exchange import Exchange, header_text
 from gateway.middleware.auth import Auth
-from gateway.middleware.request_id import new_request_id
+from gateway.middleware.request_id import RequestIds
 from gateway.relay.usage import Reading, reader_of
 from gateway.routing.table import RoutingTable, Target, shadowed_models
 from gateway.settings.types import (
@@ -241,12 +241,12 @@ def test_operators_pages_need_the_token_or_the_machine_itself() -> None:
 
 
 def test_request_ids_sort_by_time_and_differ() -> None:
-    early, late = new_request_id(lambda: 1.0), new_request_id(lambda: 2.0)
-    assert len(early) == 26 and early < late
-    assert new_request_id(lambda: 1.0) != early
-    assert (
-        new_request_id(lambda: 1.469918176385, lambda n: bytes(n)) == "00000001DX0000000000000000"
-    )
+    times = iter([1.0, 1.0, 2.0])
+    new_id = RequestIds(lambda: next(times))
+    one, other, late = new_id(), new_id(), new_id()
+    assert len(one) == 26 and one != other and max(one, other) < late
+    assert RequestIds(lambda: 1.469918176385, bytes)() == "00000001DX0000000000000000"
+    assert len({RequestIds()() for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize(
