@@ -16,6 +16,7 @@ Headers = list[tuple[bytes, bytes]]
 
 # Seconds, sent by the SDKs, by Claude Code and by google-genai.
 WAIT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-server-timeout")
+_WAIT_NAMES = frozenset(WAIT_HEADERS)
 LAST_WRITE_S = 5.0  # for the error that ends an answer to be taken
 NO_BODY = frozenset({204, 304})
 
@@ -103,6 +104,8 @@ class Exchange:
 
     def announced_wait_s(self) -> float | None:
         """How long the client says that it will wait; None when it does not, or not in numbers."""
+        if _WAIT_NAMES.isdisjoint(self.fields):
+            return None
         for name in WAIT_HEADERS:
             if (text := self.fields.get(name)) is None:
                 continue
@@ -119,19 +122,24 @@ class Exchange:
 
         Raises: ApiError 413 as soon as it is over the limit, 408 when it stops coming.
         """
+        if not self.is_body_whole:
+            await self._rest_of_body(limit_bytes)
+        if self.fault is not None:
+            raise self.fault
+        if self.body_bytes > limit_bytes:
+            raise too_large(limit_bytes)
+        pieces, self._pieces = self._pieces, []
+        self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return self.body
+
+    async def _rest_of_body(self, limit_bytes: int) -> None:
         declared = self.fields.get(b"content-length", b"0")
+        self._limit_bytes = limit_bytes
         if not declared.isdigit() or int(declared) > limit_bytes or self.body_bytes > limit_bytes:
             self._drop_body()
             raise too_large(limit_bytes)
-        self._limit_bytes = limit_bytes
-        if not self.is_body_whole:
-            self._line.ask_for_body()
-            await self._wait()
-        if self.fault is not None:
-            raise self.fault
-        self.body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces = []
-        return self.body
+        self._line.ask_for_body()
+        await self._wait()
 
     def take_body(self, piece: bytes) -> None:
         """A piece of the body arrived."""

@@ -278,22 +278,21 @@ class ClientConnection(asyncio.Protocol):
 
     def _head_fault(self, exchange: Exchange) -> ApiError | None:
         """What is wrong with a head that is HTTP; also notes how the connection goes on."""
-        headers, fields = exchange.headers, exchange.fields
-        may_be_large = self._head_bytes + self._fed_bytes > HEADER_BLOCK_BYTES
-        if len(headers) > HEADER_COUNT or (
-            may_be_large and _block_bytes(headers) > HEADER_BLOCK_BYTES
-        ):
-            return _headers_too_large()
         version = self._parser.get_http_version()
         self.speaks_chunked = version == "1.1"
         self._keeps_alive = self.speaks_chunked and self._parser.should_keep_alive()
-        if version not in ("1.0", "1.1"):
+        headers, fields = exchange.headers, exchange.fields
+        if len(headers) > HEADER_COUNT or (
+            self._head_bytes + self._fed_bytes > HEADER_BLOCK_BYTES
+            and _block_bytes(headers) > HEADER_BLOCK_BYTES
+        ):
+            return _headers_too_large()
+        if not self.speaks_chunked and version != "1.0":
             return _malformed("use HTTP/1.1")
-        expected = fields.get(b"expect")
-        if expected is not None and expected.lower() != b"100-continue":
+        if b"expect" in fields and fields[b"expect"].lower() != b"100-continue":
             message = "'Expect' can only be 100-continue here."
             return ApiError(417, "expectation_failed", message, param="expect")
-        if self.speaks_chunked and b"host" not in fields:
+        if b"host" not in fields and self.speaks_chunked:
             return _malformed("it has no Host header")
         is_repeated = len(fields) < len(headers)
         if is_repeated and sum(name == b"host" for name, _ in headers) > 1:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32, as ULIDs use
-_PAIRS = [high + low for high in _ALPHABET for low in _ALPHABET]  # ten bits each
-_TIME_SHIFTS = tuple(range(40, -1, -10))
-_RANDOM_SHIFTS = tuple(range(70, -1, -10))
+_FIVE_BITS = bytes(ord(_ALPHABET[byte & 31]) for byte in range(256))
+_TIME_SHIFTS = tuple(range(45, -1, -5))
+RANDOM_CHARS = 16
 DRAWN_AT_ONCE = 256  # ids that one reading of the system's random source is good for
 
 
@@ -24,7 +24,7 @@ class RequestIds:
     ) -> None:
         self._now = now
         self._random_bytes = random_bytes
-        self._drawn = b""
+        self._drawn = ""
         self._at = 0
         self._ms = -1
         self._prefix = ""
@@ -34,9 +34,10 @@ class RequestIds:
         ms = int(self._now() * 1000)
         if ms != self._ms:
             self._ms = ms
-            self._prefix = "".join([_PAIRS[ms >> shift & 1023] for shift in _TIME_SHIFTS])
-        if self._at == len(self._drawn):
-            self._drawn, self._at = self._random_bytes(10 * DRAWN_AT_ONCE), 0
-        number = int.from_bytes(self._drawn[self._at : self._at + 10])
-        self._at += 10
-        return self._prefix + "".join([_PAIRS[number >> shift & 1023] for shift in _RANDOM_SHIFTS])
+            self._prefix = "".join([_ALPHABET[ms >> shift & 31] for shift in _TIME_SHIFTS])
+        at = self._at
+        if at == len(self._drawn):
+            drawn = self._random_bytes(RANDOM_CHARS * DRAWN_AT_ONCE)
+            self._drawn, at = drawn.translate(_FIVE_BITS).decode(), 0
+        self._at = at + RANDOM_CHARS
+        return self._prefix + self._drawn[at : self._at]

@@ -147,9 +147,8 @@ class _AccessLines:
             self._second = second
             self._stamp = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
         facts = _facts(entry)
-        facts["event"], facts["level"] = "request.finished", "info"
         facts["timestamp"] = f"{self._stamp}.{ms:03}Z"
-        self._write(_ENCODE(facts) + "\n")
+        self._write(f'{_ENCODE(facts)[:-1]}, "event": "request.finished", "level": "info"}}\n')
 
 
 def _facts(entry: Entry) -> dict[str, Any]:

@@ -64,7 +64,6 @@ class Connection(asyncio.Protocol):
         self.headers: Headers = []
         self.is_complete = False  # the whole answer has arrived
         self.is_dead = False
-        self.ends_by_close = False  # the answer has no length: its end is the connection's
         self.idle_since_s = 0.0
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
@@ -89,9 +88,16 @@ class Connection(asyncio.Protocol):
         self._is_head_request = head.startswith(b"HEAD ")
         self.status, self.headers, self._pieces = 0, [], []
         self._waiting_bytes = self._head_bytes = 0
-        self.is_complete = self._has_answered = self._has_head = self.ends_by_close = False
+        self.is_complete = self._has_answered = self._has_head = False
         self._fault = self._sink = None
         self._transport.writelines((head, body) if body else (head,))
+
+    @property
+    def ends_by_close(self) -> bool:
+        """Whether the answer has no length: its end is the connection's."""
+        return self.status not in _BODILESS and not any(
+            name in _LENGTHS for name, _ in self.headers
+        )
 
     async def head(self) -> None:
         """Waits for status and headers. Raises UpstreamFault."""
@@ -244,9 +250,6 @@ class Connection(asyncio.Protocol):
             self.is_complete = True
             self._keeps_alive = self._parser.should_keep_alive()
             return
-        self.ends_by_close = status not in _BODILESS and not any(
-            name in _LENGTHS for name, _ in self.headers
-        )
 
     def on_body(self, piece: bytes) -> None:
         if not self.is_complete:
@@ -255,6 +258,6 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
-        if self._has_head and not self.ends_by_close and not self.is_complete:
+        if self._has_head and not self.is_complete:
             self.is_complete = True
             self._keeps_alive = self._parser.should_keep_alive()

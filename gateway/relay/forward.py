@@ -157,7 +157,7 @@ class Relay:
         pour = _Pour(exchange, clocks, connection, relayed, tap, backend.settings.idle_s)
         exchange.use_flow(pour)
         await connection.pour(pour)
-        if connection.ends_by_close and connection.status < 400 and tap.lacks_its_end():
+        if connection.is_dead and connection.status < 400 and _is_cut(connection, tap):
             raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
         exchange.finish()
 
@@ -246,6 +246,11 @@ def _own_error(status: int, backend: Backend) -> ApiError | None:
         return ApiError(502, "provider_out_of_credits", message, may_retry=False)
     message = "The backend refused the credentials that this gateway has for it."
     return ApiError(502, "provider_authentication_failed", message, may_retry=False)
+
+
+def _is_cut(connection: Connection, tap: Tap) -> bool:
+    """Whether an answer whose end is the end of its connection shows that it is not whole."""
+    return connection.ends_by_close and tap.lacks_its_end()
 
 
 def upstream_error(fault: UpstreamFault) -> ApiError:

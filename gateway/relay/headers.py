@@ -3,6 +3,7 @@
 Credentials and hop-by-hop headers stay on the side where they belong; everything else passes.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from gateway.backends.base import Backend
@@ -35,26 +36,26 @@ def request_head(
     Content-Encoding that the client declared.
     """
     headers = exchange.headers
-    named = named_by_connection(headers) if b"connection" in exchange.fields else _NO_NAMES
-    own = backend.own_names
+    hidden = _hidden(backend.own_names, is_decoded=is_decoded)
+    if b"connection" in exchange.fields:
+        hidden |= named_by_connection(headers)
     method = exchange.method
     url = backend.url_path(path, exchange.query)
     lines = [f"{method} {url} HTTP/1.1\r\n".encode("latin-1"), backend.head_lines]
     for name, value in headers:
-        if (
-            name in _NOT_SENT_UP
-            or name in own
-            or name in named
-            or name.startswith(_PREFIXES_NOT_SENT_UP)
-            or (is_decoded and name == b"content-encoding")
-        ):
-            continue
-        lines += (name, b": ", value, b"\r\n")
+        if name not in hidden and not name.startswith(_PREFIXES_NOT_SENT_UP):
+            lines += (name, b": ", value, b"\r\n")
     if body_bytes or method not in _BODILESS_METHODS:
         lines.append(b"content-length: %d\r\n\r\n" % body_bytes)
     else:
         lines.append(b"\r\n")
     return b"".join(lines)
+
+
+@lru_cache(maxsize=256)
+def _hidden(own_names: frozenset[bytes], *, is_decoded: bool) -> frozenset[bytes]:
+    decoded = frozenset({b"content-encoding"}) if is_decoded else _NO_NAMES
+    return _NOT_SENT_UP | own_names | decoded
 
 
 class AnswerHead(NamedTuple):

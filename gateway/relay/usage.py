@@ -56,14 +56,25 @@ class Reading:
             self.delta_bytes += size_bytes
             self.delta_count += 1
 
-    def usage(self, **counts: Any) -> None:
+    def usage(
+        self, *, prompt: Any = None, output: Any = None, cached: Any = None,
+        cache_write: Any = None, reasoning: Any = None,
+    ) -> None:  # fmt: skip
         """Takes over the counts that are there; ignores those that are not numbers."""
         tokens = self.tokens
-        for name, value in counts.items():
-            if type(value) is int and value >= 0:
-                setattr(tokens, name, value)
-                self.has_usage = True
+        if type(prompt) is int and prompt >= 0:
+            tokens.prompt, self.has_usage = prompt, True
+        if type(output) is int and output >= 0:
+            tokens.output, self.has_usage = output, True
+        if type(cached) is int and cached >= 0:
+            tokens.cached, self.has_usage = cached, True
+        if type(cache_write) is int and cache_write >= 0:
+            tokens.cache_write, self.has_usage = cache_write, True
+        if type(reasoning) is int and reasoning >= 0:
+            tokens.reasoning, self.has_usage = reasoning, True
 
+
+_PLAIN_USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
 
 Reader = Callable[[Reading, dict[str, Any]], bool]
 
@@ -84,19 +95,23 @@ def _chat(reading: Reading, body: dict[str, Any]) -> bool:
             _choice(reading, choice)
     usage = body.get("usage")
     if usage and type(usage) is dict:
-        prompt = _object(usage.get("prompt_tokens_details"))
-        output = _object(usage.get("completion_tokens_details"))
-        reading.usage(
-            prompt=usage.get("prompt_tokens"),
-            cached=_first(prompt.get("cached_tokens"), usage.get("prompt_cache_hit_tokens")),
-            cache_write=prompt.get("cache_write_tokens"),
-            output=usage.get("completion_tokens"),
-            reasoning=output.get("reasoning_tokens"),
-        )
-        _cost(reading, usage)
+        reading.usage(prompt=usage.get("prompt_tokens"), output=usage.get("completion_tokens"))
+        if not usage.keys() <= _PLAIN_USAGE:
+            _chat_details(reading, usage)
     if "error" in body and choices is None:
         reading.is_failed = True
     return True
+
+
+def _chat_details(reading: Reading, usage: dict[str, Any]) -> None:
+    prompt = _object(usage.get("prompt_tokens_details"))
+    output = _object(usage.get("completion_tokens_details"))
+    reading.usage(
+        cached=_first(prompt.get("cached_tokens"), usage.get("prompt_cache_hit_tokens")),
+        cache_write=prompt.get("cache_write_tokens"),
+        reasoning=output.get("reasoning_tokens"),
+    )
+    _cost(reading, usage)
 
 
 def _choice(reading: Reading, choice: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from proto.limits import JSON_DEPTH, MODEL_NAME_CHARS
 _SPACE = re.compile(r"[ \t\n\r]*")
 # What stands before a value and behind it, where nothing is wrong.
 _NAME = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*')
-_NEXT = re.compile(r"[ \t\n\r]*,")
+_NEXT_NAME = re.compile(r"[ \t\n\r]*," + _NAME.pattern)
 
 
 def _refuse_constant(name: str) -> Any:
@@ -91,26 +91,27 @@ def _read_object(text: str) -> Envelope:
     at = _skip(text, 0)
     if not text.startswith("{", at):
         raise json.JSONDecodeError("Expecting an object", text, at)
-    end = at + 1
-    while True:
-        if (named := _NAME.match(text, end)) is not None:
-            name, at = named[1], named.end()
-        else:
+    named = _NAME.match(text, at + 1)
+    if named is None and text.startswith("}", _skip(text, at + 1)):
+        at = _skip(text, at + 1)
+    else:
+        name, at = _name_at(text, at + 1) if named is None else (named[1], named.end())
+        while True:
+            try:
+                value, end = _scan(text, at)
+            except StopIteration as fault:
+                raise json.JSONDecodeError("Expecting value", text, fault.value) from None
+            if name in fields:
+                repeated.add(name)
+            fields[name] = value
+            spans[name] = (at, end)
+            if (named := _NEXT_NAME.match(text, end)) is not None:
+                name, at = named[1], named.end()
+                continue
             at = _skip(text, end)
-            if not fields and text.startswith("}", at):
+            if not text.startswith(",", at):
                 break
-            name, at = _read_name(text, at)
-        try:
-            value, end = _scan(text, at)
-        except StopIteration as fault:
-            raise json.JSONDecodeError("Expecting value", text, fault.value) from None
-        if name in fields:
-            repeated.add(name)
-        fields[name], spans[name] = value, (at, end)
-        if (more := _NEXT.match(text, end)) is None:
-            at = _skip(text, end)
-            break
-        end = more.end()
+            name, at = _name_at(text, at + 1)
     if not text.startswith("}", at):
         raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
     if (end := _skip(text, at + 1)) != len(text):
@@ -118,8 +119,9 @@ def _read_object(text: str) -> Envelope:
     return Envelope(text, fields, spans, frozenset(repeated))
 
 
-def _read_name(text: str, at: int) -> tuple[str, int]:
+def _name_at(text: str, at: int) -> tuple[str, int]:
     """A name that has escapes in it, or is none; and where its value begins."""
+    at = _skip(text, at)
     if not text.startswith('"', at):
         raise json.JSONDecodeError("Expecting a name in double quotes", text, at)
     name, at = _DECODER.raw_decode(text, at)
