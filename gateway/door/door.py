@@ -22,7 +22,7 @@ class Door:
         self.loop = asyncio.get_running_loop()
         self.connections: set[ClientConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.new_id = RequestIds()
+        self.new_id: Callable[[], str] = RequestIds()
         self.is_closing = False
         self._server: asyncio.Server | None = None
 

@@ -47,7 +47,8 @@ class UpstreamClient:
             connection = await self._connect(origin, connect_s)
         try:
             connection.start(head, body)
-            await connection.head()
+            while not connection.has_head():
+                await connection.change()
         except UpstreamBroken as fault:
             if not (is_kept and fault.before_answer):
                 raise
@@ -91,7 +92,8 @@ class UpstreamClient:
         connection = await self._connect(origin, connect_s)
         try:
             connection.start(head, body)
-            await connection.head()
+            while not connection.has_head():
+                await connection.change()
         except BaseException:
             connection.hang_up()
             raise

@@ -27,12 +27,14 @@ class Clocks:
         "_now",
     )
 
-    def __init__(self, exchange: Exchange, now: Callable[[], float]) -> None:
+    def __init__(
+        self, exchange: Exchange, now: Callable[[], float], clock: Clock, limit_s: float
+    ) -> None:
         self._exchange = exchange
         self._now = now
-        self._clock: Clock = "first_event_s"
-        self._limit_s = 0.0
-        self._deadline: float | None = None
+        self._clock = clock
+        self._limit_s = limit_s
+        self._deadline = now() + limit_s if limit_s > 0 else None
         self._left_s: float | None = None
         self._cap: UpstreamTimeout | None = None
         self._cap_at = 0.0
@@ -78,9 +80,9 @@ class ClockTower:
         self._running: set[Clocks] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, exchange: Exchange) -> Clocks:
-        """Clocks for a request; `stop` them when it is over."""
-        clocks = Clocks(exchange, self._loop.time)
+    def start(self, exchange: Exchange, clock: Clock, limit_s: float) -> Clocks:
+        """Clocks for a request, the first of them running; `stop` them when it is over."""
+        clocks = Clocks(exchange, self._loop.time, clock, limit_s)
         self._running.add(clocks)
         if self._timer is None:
             self._timer = self._loop.call_later(TICK_S, self._tick)

@@ -99,12 +99,23 @@ class Connection(asyncio.Protocol):
             name in _LENGTHS for name, _ in self.headers
         )
 
-    async def head(self) -> None:
-        """Waits for status and headers. Raises UpstreamFault."""
-        while self._fault is not None or not self._has_head:
-            self._raise_fault()
-            self._waiter = self._loop.create_future()
-            await self._waiter
+    def has_head(self) -> bool:
+        """Whether status and headers are there. Raises UpstreamFault when they will not come."""
+        if self._has_head and self._fault is None:
+            return True
+        self._raise_fault()
+        return False
+
+    def change(self) -> asyncio.Future[None]:
+        """Done when there is something new: a head, bytes, an end, a fault. One waits at a time."""
+        self._waiter = self._loop.create_future()
+        return self._waiter
+
+    def take(self) -> bytes:
+        """The bytes of the body that wait."""
+        pieces, self._pieces = self._pieces, []
+        self._waiting_bytes = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def pour(self, sink: Callable[[bytes], None]) -> None:
         """Gives every piece of the body to `sink`, in the moment that it comes; returns at the end.
@@ -112,13 +123,11 @@ class Connection(asyncio.Protocol):
         First what is there already, b"" if that is nothing. `pause` and `resume` slow the backend
         down. Raises UpstreamFault.
         """
-        pieces, self._pieces = self._pieces, []
         self._sink = sink
-        sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        sink(self.take())
         while not self.is_complete:
             self._raise_fault()
-            self._waiter = self._loop.create_future()
-            await self._waiter
+            await self.change()
 
     async def read(self) -> bytes:
         """The next bytes of the body, b"" after the last one. Raises UpstreamFault."""
@@ -126,12 +135,10 @@ class Connection(asyncio.Protocol):
             if self.is_complete:
                 return b""
             self._raise_fault()
-            self._waiter = self._loop.create_future()
-            await self._waiter
-        pieces, self._pieces = self._pieces, []
-        self._waiting_bytes = 0
+            await self.change()
+        piece = self.take()
         self.resume()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return piece
 
     def pause(self) -> None:
         """Stops reading: what the backend goes on sending waits at its side."""

@@ -26,7 +26,8 @@ from gateway.relay.connection import (
     UpstreamTimeout,
 )
 from gateway.relay.headers import answer_head, request_head
-from gateway.relay.tap import Tap
+from gateway.relay.tap import StreamTap, Tap, WholeTap
+from gateway.settings.types import BackendSettings
 from gateway.surfaces.request import ModelRequest
 from proto.limits import QUOTED_ERROR_CHARS
 
@@ -38,8 +39,7 @@ _MAPPED = {401, 402, 403, 407}
 class Relayed:
     """How a relayed request went, for the ledger.
 
-    `outcome` None: it arrived to its end, and `judge` says what it counts as. `has_finished`: the
-    client had the whole answer, even if it leaves before our end of file.
+    `outcome` None: it arrived to its end, and `judge` says what it counts as.
     """
 
     tap: Tap | None = None
@@ -47,7 +47,17 @@ class Relayed:
     upstream_status: int | None = None
     outcome: Outcome | None = None
     error_type: str | None = None
-    has_finished = False
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the client had the whole answer, even if it leaves before our end of file."""
+        is_ok = self.status is not None and self.status < 400
+        return is_ok and self.tap is not None and self.tap.has_finish
+
+    def feed(self, piece: bytes) -> None:
+        """A piece of the answer went by."""
+        assert self.tap is not None
+        self.tap.feed(piece)
 
     def judge(self) -> None:
         """Reads an answer to its end and finds out what it counts as."""
@@ -86,17 +96,29 @@ class Relay:
 
         Raises: ApiError before anything was sent to the client; ClientLeft.
         """
-        if 0 < backend.settings.max_in_flight <= backend.in_flight:
+        settings = backend.settings
+        if 0 < settings.max_in_flight <= backend.in_flight:
             raise _busy(backend)
         backend.in_flight += 1
-        clocks = self._clocks.start(exchange)
+        clocks = self._clocks.start(exchange, *_first_clock(exchange, settings, request))
+        clocks.cap("total_s", settings.total_s)
+        connection: Connection | None = None
         try:
-            connection = await self._ask(exchange, clocks, backend, request, relayed)
-            try:
-                await self._answer(exchange, clocks, backend, routed_via, connection, relayed)
-            finally:
-                exchange.flow = None
-                self._client.release(backend.origin, connection)
+            head = request_head(exchange, backend, request)
+            connection = await self._client.send(
+                backend.origin, head, request.body, connect_s=settings.connect_s
+            )
+            relayed.upstream_status = status = connection.status
+            backend.health.note_answer(status)
+            if status >= 300 and (error := _own_error(status, backend)) is not None:
+                raise error
+            self._begin(exchange, connection, routed_via, relayed)
+            if connection.is_complete and not connection.is_dead:  # all of it came at once
+                piece = connection.take()
+                relayed.feed(piece)
+                exchange.finish(piece)
+            else:
+                await _pour(exchange, clocks, connection, relayed, settings.idle_s)
             return
         except UpstreamFault as fault:
             broken = fault
@@ -106,60 +128,29 @@ class Relay:
                 raise reason from None
             broken = reason
         finally:
+            exchange.flow = None
+            if connection is not None:
+                self._client.release(backend.origin, connection)
             self._clocks.stop(clocks)
             backend.in_flight -= 1
         _note_fault(backend, broken)
         await self._end_broken(exchange, backend, broken, relayed)
 
-    async def _ask(
-        self, exchange: Exchange, clocks: Clocks, backend: Backend, request: ModelRequest,
-        relayed: Relayed,
-    ) -> Connection:  # fmt: skip
-        """Sends the request; returns when the head of an answer is there that may pass."""
-        settings = backend.settings
-        clocks.cap("total_s", settings.total_s)
-        clocks.limit(*_first_clock(exchange, backend, is_stream=request.is_stream))
-        head = request_head(
-            exchange,
-            backend,
-            path=request.path,
-            body_bytes=len(request.body),
-            is_decoded=request.is_decoded,
-        )
-        connection = await self._client.send(
-            backend.origin, head, request.body, connect_s=settings.connect_s
-        )
-        relayed.upstream_status = connection.status
-        backend.health.note_answer(connection.status)
-        if connection.status >= 300 and (error := _own_error(connection.status, backend)):
-            self._client.release(backend.origin, connection)
-            raise error
-        return connection
-
-    async def _answer(
-        self, exchange: Exchange, clocks: Clocks, backend: Backend, routed_via: bytes,
-        connection: Connection, relayed: Relayed,
-    ) -> None:  # fmt: skip
-        """Status and headers, then every piece of the body as it comes."""
+    def _begin(
+        self, exchange: Exchange, connection: Connection, routed_via: bytes, relayed: Relayed
+    ) -> None:
+        """Status and headers, and the tap that fits the answer."""
         head = answer_head(connection.headers)
-        tap = Tap(
-            exchange.surface,
-            is_stream=head.is_stream,
-            content_encoding=head.encoding,
-            now=self._now,
+        surface = exchange.surface
+        relayed.status = connection.status
+        relayed.tap = (
+            StreamTap(surface, head.encoding, self._now)
+            if head.is_stream
+            else WholeTap(surface, head.encoding)
         )
-        relayed.tap, relayed.status = tap, connection.status
-        own = b"x-request-id: %b\r\nx-routed-via: %b\r\n" % (
-            exchange.request_id.encode(),
-            routed_via,
-        )
-        exchange.start_with(connection.status, head.block + own, length=head.length)
-        pour = _Pour(exchange, clocks, connection, relayed, tap, backend.settings.idle_s)
-        exchange.use_flow(pour)
-        await connection.pour(pour)
-        if connection.is_dead and connection.status < 400 and _is_cut(connection, tap):
-            raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
-        exchange.finish()
+        own = b"x-request-id: %b\r\nx-routed-via: %b\r\n"
+        block = head.block + own % (exchange.request_id.encode(), routed_via)
+        exchange.start_with(connection.status, block, length=head.length)
 
     async def _end_broken(
         self, exchange: Exchange, backend: Backend, fault: UpstreamFault, relayed: Relayed
@@ -178,11 +169,11 @@ class Relay:
             raise error
         tap = relayed.tap
         assert tap is not None
-        if tap.is_stream and tap.reading.finish is not None:  # it had said everything
+        if tap.has_finish:  # it had said everything
             relayed.outcome = relayed.error_type = None
             await exchange.finish_soon(b"" if tap.is_between_events else b"\n\n")
             return
-        if not tap.is_stream or tap.is_encoded:
+        if not tap.is_stream or tap.encoding is not None:
             raise CutShort  # without the final HTTP chunk: a clean early end would pass for whole
         close = b"" if tap.is_between_events else b"\n\n"
         await exchange.finish_soon(
@@ -190,24 +181,37 @@ class Relay:
         )
 
 
-class _Pour:
+async def _pour(
+    exchange: Exchange, clocks: Clocks, connection: Connection, relayed: Relayed, idle_s: float
+) -> None:
+    """Every piece of the body as it comes. Raises: UpstreamFault."""
+    passage = _Passage(exchange, clocks, connection, relayed, idle_s)
+    exchange.use_flow(passage)
+    await connection.pour(passage)
+    tap = relayed.tap
+    assert tap is not None
+    is_ended_by_close = connection.is_dead and connection.ends_by_close
+    if is_ended_by_close and connection.status < 400 and tap.lacks_its_end():
+        raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
+    exchange.finish()
+
+
+class _Passage:
     """What happens to each piece of an answer, and to the backend while its client is slow."""
 
-    __slots__ = (
-        "_clocks", "_connection", "_exchange", "_idle_s", "_is_ok", "_life", "_relayed", "_tap",
-    )  # fmt: skip
+    __slots__ = ("_clocks", "_connection", "_exchange", "_idle_s", "_life", "_relayed", "_tap")
 
     def __init__(
         self, exchange: Exchange, clocks: Clocks, connection: Connection, relayed: Relayed,
-        tap: Tap, idle_s: float,
+        idle_s: float,
     ) -> None:  # fmt: skip
+        assert relayed.tap is not None
         self._exchange = exchange
         self._clocks = clocks
         self._connection = connection
         self._relayed = relayed
-        self._tap = tap
+        self._tap = relayed.tap
         self._idle_s = idle_s
-        self._is_ok = connection.status < 400
         self._life = 0
 
     def __call__(self, piece: bytes) -> None:
@@ -219,8 +223,6 @@ class _Pour:
             self._life = tap.life
             self._clocks.limit("idle_s", self._idle_s)
         self._exchange.write(piece)
-        if self._is_ok and tap.reading.finish is not None:
-            self._relayed.has_finished = True
 
     def pause(self) -> None:
         """The client is slow: its backend waits, and is not taken for a silent one."""
@@ -248,11 +250,6 @@ def _own_error(status: int, backend: Backend) -> ApiError | None:
     return ApiError(502, "provider_authentication_failed", message, may_retry=False)
 
 
-def _is_cut(connection: Connection, tap: Tap) -> bool:
-    """Whether an answer whose end is the end of its connection shows that it is not whole."""
-    return connection.ends_by_close and tap.lacks_its_end()
-
-
 def upstream_error(fault: UpstreamFault) -> ApiError:
     """What a client is told about a fault between us and a backend."""
     if isinstance(fault, UpstreamTimeout) and fault.clock != "connect_s":
@@ -263,13 +260,15 @@ def upstream_error(fault: UpstreamFault) -> ApiError:
     return ApiError(502, "upstream_failed", f"The backend's answer broke off: {fault}.")
 
 
-def _first_clock(exchange: Exchange, backend: Backend, *, is_stream: bool) -> tuple[Clock, float]:
+def _first_clock(
+    exchange: Exchange, settings: BackendSettings, request: ModelRequest
+) -> tuple[Clock, float]:
     """The clock that runs until the first event: ours, or the client's own where it is shorter.
 
     Nobody hears an answer that comes after the client's time; a stream's events keep it listening.
     """
-    ours_s = backend.settings.first_event_s
-    announced_s = None if is_stream else exchange.announced_wait_s()
+    ours_s = settings.first_event_s
+    announced_s = None if request.is_stream else exchange.announced_wait_s()
     if announced_s is not None and (ours_s <= 0 or announced_s < ours_s):
         return "client timeout", announced_s
     return "first_event_s", ours_s

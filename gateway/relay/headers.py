@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gateway.backends.base import Backend
 from gateway.exchange import Exchange, Headers
+from gateway.surfaces.request import ModelRequest
 
 _HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-connection", b"te", b"trailer",
@@ -27,20 +28,15 @@ _BODILESS_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _NO_NAMES: frozenset[bytes] = frozenset()
 
 
-def request_head(
-    exchange: Exchange, backend: Backend, *, path: str, body_bytes: int, is_decoded: bool
-) -> bytes:
-    """Request line and headers for a backend, closed by the blank line.
-
-    `path`: ours, as it goes to the backend. `is_decoded`: the body is no longer in the
-    Content-Encoding that the client declared.
-    """
+def request_head(exchange: Exchange, backend: Backend, request: ModelRequest) -> bytes:
+    """Request line and headers for a backend, closed by the blank line."""
     headers = exchange.headers
-    hidden = _hidden(backend.own_names, is_decoded=is_decoded)
+    body_bytes = len(request.body)
+    hidden = _hidden(backend.own_names, is_decoded=request.is_decoded)
     if b"connection" in exchange.fields:
         hidden |= named_by_connection(headers)
     method = exchange.method
-    url = backend.url_path(path, exchange.query)
+    url = backend.url_path(request.path, exchange.query)
     lines = [f"{method} {url} HTTP/1.1\r\n".encode("latin-1"), backend.head_lines]
     for name, value in headers:
         if name not in hidden and not name.startswith(_PREFIXES_NOT_SENT_UP):

@@ -4,7 +4,8 @@ Whatever goes wrong in here switches the tap off for this answer; the row then h
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from json.scanner import make_scanner
 from typing import Any
 
 import structlog
@@ -17,69 +18,37 @@ from proto.limits import ANSWER_TAP_BYTES
 
 log = structlog.get_logger(__name__)
 
-_scan = json.JSONDecoder().scan_once
+_scan = make_scanner(json.JSONDecoder())
 
 BYTES_PER_TOKEN = 4  # of a text in UTF-8, where nothing better is known
 
 
 class Tap:
-    """What one relayed answer says, and when it said it.
+    """What one relayed answer says. It is fed a copy, and `finish`ed when the answer is over.
 
-    `first_s`, `last_s`: times of the first and last delta with content. `life`: grows with every
-    sign of life, so that a watchdog can tell an event from a comment.
+    `is_on`: it could read everything so far. `life`: grows with every sign of life, so that a
+    watchdog can tell an event from a comment. `first_s`, `last_s`: times of the first and last
+    delta with content.
     """
 
-    def __init__(
-        self,
-        surface: Surface,
-        *,
-        is_stream: bool,
-        content_encoding: bytes | None,
-        now: Callable[[], float],
-    ) -> None:
+    is_stream = False
+    is_on = True
+    is_between_events = True
+    has_finish = False  # a finish reason went by
+    life = 0
+    first_s: float | None = None
+    last_s: float | None = None
+    _is_finished = False
+    _is_unreadable = False
+
+    def __init__(self, surface: Surface, encoding: bytes | None) -> None:
         self.reading = Reading()
-        self.is_on = True
-        self.is_stream = is_stream
-        self.is_encoded = content_encoding is not None
-        self._is_unreadable = False
-        self._is_finished = False
-        self.life = 0
-        self.first_s: float | None = None
-        self.last_s: float | None = None
+        self.encoding = encoding
         self._reader: Reader = reader_of(surface)
-        self._now = now
-        self._sse = SseParser() if is_stream else None
-        self._whole: list[bytes] = []
-        self._whole_bytes = 0
-        self._unpack = unpacker(content_encoding)
-
-    @property
-    def is_between_events(self) -> bool:
-        """Whether a stream could be ended here without cutting a record, as far as is known."""
-        return self._sse is None or (self.is_on and self._sse.is_between_events)
-
-    def lacks_its_end(self) -> bool:
-        """Whether a finished answer shows that it is not whole."""
-        self.finish()
-        return self._is_unreadable or (self.is_on and self.reading.finish is None)
 
     def feed(self, piece: bytes) -> None:
-        """Takes a copy of relayed bytes. A whole answer is kept and read by `finish`."""
-        if self._sse is None:
-            self.life += 1
-            self._whole_bytes += len(piece)
-            if self._whole_bytes <= ANSWER_TAP_BYTES:
-                self._whole.append(piece)
-            else:
-                self._whole = []
-            return
-        if not self.is_on:
-            self.life += 1
-            return
-        try:
-            self._events(self._sse.feed(self._unpack(piece) if self._unpack else piece))
-        except Exception as fault:  # noqa: BLE001 - the relayed bytes must flow whatever happens
-            self._switch_off(fault)
+        """Takes a copy of relayed bytes. Never raises."""
+        raise AssertionError("a tap is one of a kind")
 
     def finish(self) -> None:
         """The relayed answer is over; the second time nothing is left to do."""
@@ -87,26 +56,88 @@ class Tap:
             return
         self._is_finished = True
         try:
-            if self._sse is not None:
-                self._events(self._sse.finish())
-            else:
-                self._read_whole()
+            self._read_rest()
         except ValueError as fault:
             self._is_unreadable = True
             self._switch_off(fault)
-        except Exception as fault:  # noqa: BLE001 - as in feed
+        except Exception as fault:  # noqa: BLE001 - a row with estimates is better than none
             self._switch_off(fault)
 
-    def _read_whole(self) -> None:
-        if self._whole_bytes > ANSWER_TAP_BYTES:
-            raise RecordTooLarge
-        body, self._whole = b"".join(self._whole), []
-        if self._unpack is not None:
-            body = self._unpack(body)
-        if body:
-            self._take(_parse(body))
+    def lacks_its_end(self) -> bool:
+        """Whether a finished answer shows that it is not whole."""
+        self.finish()
+        return self._is_unreadable or (self.is_on and self.reading.finish is None)
 
-    def _events(self, events: Iterable[SseEvent]) -> None:
+    def _read_rest(self) -> None:
+        """Reads what has not been read yet."""
+
+    def _switch_off(self, fault: Exception) -> None:
+        self.is_on = False
+        log.warning("tap.failed", fault=type(fault).__name__)
+
+
+class WholeTap(Tap):
+    """Keeps an answer that is not a stream, and reads it at its end."""
+
+    def __init__(self, surface: Surface, encoding: bytes | None) -> None:
+        super().__init__(surface, encoding)
+        self._pieces: list[bytes] = []
+        self._kept_bytes = 0
+
+    def feed(self, piece: bytes) -> None:
+        """Takes a copy of relayed bytes. Never raises."""
+        self.life += 1
+        self._kept_bytes += len(piece)
+        if self._kept_bytes <= ANSWER_TAP_BYTES:
+            self._pieces.append(piece)
+        else:
+            self._pieces = []
+
+    def _read_rest(self) -> None:
+        if self._kept_bytes > ANSWER_TAP_BYTES:
+            raise RecordTooLarge
+        body, self._pieces = b"".join(self._pieces), []
+        if (unpack := unpacker(self.encoding)) is not None:
+            body = unpack(body)
+        if not body:
+            return
+        answer = _parse(body)
+        # Gemini streams without `alt=sse` are one JSON list of what would be events.
+        for item in answer if type(answer) is list else (answer,):
+            if type(item) is dict:
+                self._reader(self.reading, item)
+
+
+class StreamTap(Tap):
+    """Reads a stream of server-sent events while it goes by."""
+
+    is_stream = True
+
+    def __init__(self, surface: Surface, encoding: bytes | None, now: Callable[[], float]) -> None:
+        super().__init__(surface, encoding)
+        self._sse = SseParser()
+        self._unpack = unpacker(encoding)
+        self._now = now
+
+    @property
+    def is_between_events(self) -> bool:  # type: ignore[override]
+        """Whether the stream could be ended here without cutting a record, as far as is known."""
+        return self.is_on and self._sse.is_between_events
+
+    def feed(self, piece: bytes) -> None:
+        """Takes a copy of relayed bytes. Never raises."""
+        if not self.is_on:
+            self.life += 1
+            return
+        try:
+            self._read(self._sse.feed(self._unpack(piece) if self._unpack else piece))
+        except Exception as fault:  # noqa: BLE001 - the relayed bytes must flow whatever happens
+            self._switch_off(fault)
+
+    def _read_rest(self) -> None:
+        self._read(self._sse.finish())
+
+    def _read(self, events: list[SseEvent]) -> None:
         for event in events:
             if event.data == b"[DONE]":
                 self.life += 1
@@ -115,28 +146,20 @@ class Tap:
                 body = _parse(event.data)
             except ValueError:
                 continue  # one malformed event says nothing about the next
-            self._take(body)
+            if type(body) is dict:
+                self._take(body)
 
-    def _take(self, body: Any) -> None:
-        if type(body) is dict:
-            reading = self.reading
-            before = reading.delta_count
-            if self._reader(reading, body):
-                self.life += 1
-            if reading.delta_count > before:
-                self.last_s = self._now()
-                if self.first_s is None:
-                    self.first_s = self.last_s
-        elif type(body) is list:
-            # Gemini streams without `alt=sse` are one JSON list of what would be events.
-            for item in body:
-                if type(item) is dict:
-                    self._take(item)
-
-    def _switch_off(self, fault: Exception) -> None:
-        self.is_on = False
-        self._whole = []
-        log.warning("tap.failed", fault=type(fault).__name__)
+    def _take(self, body: dict[str, Any]) -> None:
+        reading = self.reading
+        before = reading.delta_count
+        if self._reader(reading, body):
+            self.life += 1
+        if reading.delta_count > before:
+            self.last_s = self._now()
+            if self.first_s is None:
+                self.first_s = self.last_s
+        if reading.finish is not None:
+            self.has_finish = True
 
 
 def _parse(data: bytes) -> Any:

@@ -5,13 +5,11 @@ Source of the fields: the API references of OpenAI, Anthropic and Google.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from gateway.settings.types import Surface
 
 
-@dataclass(slots=True)
 class Tokens:
     """Counts as the ledger books them: prompt includes cached and written, output reasoning."""
 
@@ -29,21 +27,17 @@ class Reading:
     text. `cost`: what the provider says the call cost, in its currency.
     """
 
-    __slots__ = (
-        "cost", "delta_bytes", "delta_count", "finish", "has_usage", "is_failed", "model",
-        "tokens", "tool_calls",
-    )  # fmt: skip
+    has_usage = False
+    finish: str | None = None
+    is_failed = False
+    model: str | None = None
+    cost: str | None = None
+    delta_bytes = 0
+    delta_count = 0
+    tool_calls = 0
 
     def __init__(self) -> None:
         self.tokens = Tokens()
-        self.has_usage = False
-        self.finish: str | None = None
-        self.is_failed = False
-        self.model: str | None = None
-        self.cost: str | None = None
-        self.delta_bytes = 0
-        self.delta_count = 0
-        self.tool_calls = 0
 
     def text(self, *pieces: Any) -> None:
         """Counts one delta made of these texts (anything but text is ignored)."""
@@ -248,7 +242,7 @@ def _model(reading: Reading, body: dict[str, Any]) -> None:
 
 def _cost(reading: Reading, usage: dict[str, Any]) -> None:
     cost = usage.get("cost")
-    if type(cost) in (int, float) and cost >= 0:
+    if (type(cost) is int or type(cost) is float) and cost >= 0:
         reading.cost = repr(cost)
 
 

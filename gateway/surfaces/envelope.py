@@ -6,6 +6,7 @@ replaced while every other byte stays as the client wrote it.
 
 import json
 import re
+from json.scanner import make_scanner
 from typing import Any, NamedTuple
 
 from gateway.errors import ApiError
@@ -22,7 +23,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-_scan = _DECODER.scan_once
+_scan = make_scanner(_DECODER)
 
 
 class Envelope(NamedTuple):
