@@ -3,10 +3,12 @@
 VENV ?= .venv
 GATEWAY_VENV ?= .venv-gateway
 LLAMACPP_VENV ?= .venv-llamacpp
+PEERS_VENV ?= .venv-peers
 PYTEST ?= -q
+BENCH ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateway test-llamacpp first-use lint format lock
+.PHONY: help run test test-gateway test-llamacpp bench-gateway first-use lint format lock
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +35,11 @@ test-llamacpp: ## against llama.cpp's server (llama-cpp-python, built from sourc
 		$(LLAMACPP_VENV)/bin/pip install --quiet 'llama-cpp-python[server]==0.3.36'
 	@$(VENV)/bin/tandem fetch-model
 	TANDEM_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python $(VENV)/bin/pytest -q -s -m llamacpp tests/e2e
+
+bench-gateway: ## what a request costs here, in nginx, Envoy and LiteLLM (6 min; BENCH=--quick: 1.5 min)
+	@scripts/setup $(GATEWAY_VENV) test
+	@bench/setup-peers $(PEERS_VENV)
+	@$(GATEWAY_VENV)/bin/python -m bench.gateway --tandem $(GATEWAY_VENV)/bin/tandem --peers $(PEERS_VENV)/bin $(BENCH)
 
 first-use: ## `make run` as a newcomer sees it: serving, one answer, a clean end
 	@scripts/first-use
