@@ -18,7 +18,7 @@ from proto.limits import ANSWER_TAP_BYTES
 
 log = structlog.get_logger(__name__)
 
-_scan = make_scanner(json.JSONDecoder())
+_scan = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]
 
 BYTES_PER_TOKEN = 4  # of a text in UTF-8, where nothing better is known
 

@@ -23,7 +23,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-_scan = make_scanner(_DECODER)
+_scan = make_scanner(_DECODER)  # type: ignore[arg-type]
 
 
 class Envelope(NamedTuple):
