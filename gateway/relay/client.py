@@ -15,6 +15,7 @@ from gateway.backends.base import Origin
 from gateway.relay.connection import (
     ConnectFailed,
     Connection,
+    Receiver,
     UpstreamBroken,
     UpstreamTimeout,
 )
@@ -34,31 +35,45 @@ class UpstreamClient:
     async def send(
         self, origin: Origin, head: bytes, body: bytes, *, connect_s: float
     ) -> Connection:
-        """Sends one request and returns when the answer's head is there.
+        """Sends one request and returns when the answer's head is there, to be read.
 
         `head`: request line and headers, closed by the blank line. The caller gives the connection
         back with `release`.
 
         Raises: UpstreamFault.
         """
+        return await self._send(origin, head, body, connect_s, None)
+
+    async def relay(
+        self, origin: Origin, head: bytes, body: bytes, receiver: Receiver, *, connect_s: float
+    ) -> Connection:
+        """Sends one request and returns when the receiver has had the whole answer.
+
+        Otherwise as `send`. Raises: UpstreamFault, or what the receiver raised.
+        """
+        return await self._send(origin, head, body, connect_s, receiver)
+
+    async def _send(
+        self, origin: Origin, head: bytes, body: bytes, connect_s: float, receiver: Receiver | None
+    ) -> Connection:
         connection = self._take_idle(origin)
-        is_kept = connection is not None
-        if connection is None:
-            connection = await self._connect(origin, connect_s)
-        try:
-            connection.start(head, body)
-            while not connection.has_head():
-                await connection.change()
-        except UpstreamBroken as fault:
-            if not (is_kept and fault.before_answer):
+        may_be_stale = connection is not None
+        while True:
+            if connection is None:
+                connection = await self._connect(origin, connect_s)
+            try:
+                connection.start(head, body, receiver)
+                await (connection.has_head() if receiver is None else connection.ended())
+                return connection
+            except UpstreamBroken as fault:
+                connection.hang_up()
+                if not (may_be_stale and fault.before_answer):
+                    raise
+            except BaseException:
+                connection.hang_up()
                 raise
-        except BaseException:
-            connection.hang_up()
-            raise
-        else:
-            return connection
-        self.redone_count += 1
-        return await self._send_again(origin, head, body, connect_s)
+            self.redone_count += 1
+            connection, may_be_stale = None, False
 
     def release(self, origin: Origin, connection: Connection) -> None:
         """Keeps a connection whose answer was read to its end; hangs up on any other."""
@@ -84,20 +99,6 @@ class UpstreamClient:
     def idle_count(self) -> int:
         """Connections kept and waiting."""
         return sum(map(len, self._idle.values()))
-
-    async def _send_again(
-        self, origin: Origin, head: bytes, body: bytes, connect_s: float
-    ) -> Connection:
-        """Over a fresh connection; this one is not repeated."""
-        connection = await self._connect(origin, connect_s)
-        try:
-            connection.start(head, body)
-            while not connection.has_head():
-                await connection.change()
-        except BaseException:
-            connection.hang_up()
-            raise
-        return connection
 
     def _take_idle(self, origin: Origin) -> Connection | None:
         """The connection used last, if it was not too long ago."""

@@ -11,8 +11,7 @@ pieces the socket delivered, never decoded.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 import httptools
 
@@ -55,8 +54,22 @@ class GatewayStopping(UpstreamFault):
     """The process ends before the answer does."""
 
 
+class Receiver(Protocol):
+    """What is told about an answer in the very moment that it arrives."""
+
+    def begin(self, connection: "Connection") -> None:
+        """Status and headers are there. Raises: what the exchange is to end with."""
+
+    def take(self, piece: bytes, *, is_last: bool) -> None:
+        """The next bytes of the body, b"" if there are none yet; the last ones are known as such
+        unless the answer ends with its connection."""
+
+
 class Connection(asyncio.Protocol):
-    """One connection to a backend; after `start`, also the answer that comes over it."""
+    """One connection to a backend; after `start`, also the answer that comes over it.
+
+    An answer is either given to a `Receiver` as it comes, or waits to be `read`.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -75,21 +88,23 @@ class Connection(asyncio.Protocol):
         self._head_bytes = 0  # of data that came before the head was whole
         self._keeps_alive = False
         self._is_paused = False
-        self._sink: Callable[[bytes], None] | None = None
-        self._fault: UpstreamBroken | None = None
+        self._receiver: Receiver | None = None
+        self._has_begun = False
+        self._fault: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     # What the client side calls.
 
-    def start(self, head: bytes, body: bytes) -> None:
+    def start(self, head: bytes, body: bytes, receiver: Receiver | None = None) -> None:
         """Sends one request; the connection must be idle."""
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         self._is_head_request = head.startswith(b"HEAD ")
         self.status, self.headers, self._pieces = 0, [], []
         self._waiting_bytes = self._head_bytes = 0
-        self.is_complete = self._has_answered = self._has_head = False
-        self._fault = self._sink = None
+        self.is_complete = self._has_answered = self._has_head = self._has_begun = False
+        self._fault = None
+        self._receiver = receiver
         self._transport.writelines((head, body) if body else (head,))
 
     @property
@@ -99,35 +114,19 @@ class Connection(asyncio.Protocol):
             name in _LENGTHS for name, _ in self.headers
         )
 
-    def has_head(self) -> bool:
-        """Whether status and headers are there. Raises UpstreamFault when they will not come."""
-        if self._has_head and self._fault is None:
-            return True
-        self._raise_fault()
-        return False
-
-    def change(self) -> asyncio.Future[None]:
-        """Done when there is something new: a head, bytes, an end, a fault. One waits at a time."""
-        self._waiter = self._loop.create_future()
-        return self._waiter
-
-    def take(self) -> bytes:
-        """The bytes of the body that wait."""
-        pieces, self._pieces = self._pieces, []
-        self._waiting_bytes = 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    async def pour(self, sink: Callable[[bytes], None]) -> None:
-        """Gives every piece of the body to `sink`, in the moment that it comes; returns at the end.
-
-        First what is there already, b"" if that is nothing. `pause` and `resume` slow the backend
-        down. Raises UpstreamFault.
-        """
-        self._sink = sink
-        sink(self.take())
-        while not self.is_complete:
+    async def ended(self) -> None:
+        """Waits until the receiver has had everything. Raises: UpstreamFault, or its own fault."""
+        while not self.is_complete or self._fault is not None:
             self._raise_fault()
-            await self.change()
+            self._waiter = self._loop.create_future()
+            await self._waiter
+
+    async def has_head(self) -> None:
+        """Waits for status and headers. Raises UpstreamFault."""
+        while not self._has_head or self._fault is not None:
+            self._raise_fault()
+            self._waiter = self._loop.create_future()
+            await self._waiter
 
     async def read(self) -> bytes:
         """The next bytes of the body, b"" after the last one. Raises UpstreamFault."""
@@ -135,8 +134,9 @@ class Connection(asyncio.Protocol):
             if self.is_complete:
                 return b""
             self._raise_fault()
-            await self.change()
-        piece = self.take()
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        piece = self._take()
         self.resume()
         return piece
 
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
     def rest(self) -> bool:
         """Makes ready for another request; False when that cannot be."""
         assert self._transport is not None
-        self._sink = None
+        self._receiver = None
         can = self.is_complete and self._keeps_alive and not self.is_dead
         if not can or self._transport.get_write_buffer_size():  # it answered before we had asked
             return False
@@ -208,16 +208,30 @@ class Connection(asyncio.Protocol):
         if not self._has_head and self._head_bytes > HEADER_BLOCK_BYTES + len(data):
             self._break(_HEADERS_TOO_LARGE)
         self._deliver()
-        if self._sink is None or self.is_complete or self.is_dead:
+        if self._receiver is None or self.is_complete or self.is_dead:
             self._wake()
 
     def _deliver(self) -> None:
-        if self._sink is None:
+        receiver = self._receiver
+        if receiver is None:
             if self._waiting_bytes > RELAY_BUFFER_BYTES:
                 self.pause()
-        elif self._pieces:
-            pieces, self._pieces = self._pieces, []
-            self._sink(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        elif self._has_head and self._fault is None:
+            try:
+                if not self._has_begun:
+                    self._has_begun = True
+                    receiver.begin(self)
+                    receiver.take(self._take(), is_last=self.is_complete)
+                elif self._pieces or self.is_complete:
+                    receiver.take(self._take(), is_last=self.is_complete)
+            except Exception as fault:  # noqa: BLE001 - it is raised where the end is awaited
+                self._fault = fault
+                self.hang_up()
+
+    def _take(self) -> bytes:
+        pieces, self._pieces = self._pieces, []
+        self._waiting_bytes = 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._has_head and self.ends_by_close and exc is None and self._fault is None:

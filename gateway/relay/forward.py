@@ -54,11 +54,6 @@ class Relayed:
         is_ok = self.status is not None and self.status < 400
         return is_ok and self.tap is not None and self.tap.has_finish
 
-    def feed(self, piece: bytes) -> None:
-        """A piece of the answer went by."""
-        assert self.tap is not None
-        self.tap.feed(piece)
-
     def judge(self) -> None:
         """Reads an answer to its end and finds out what it counts as."""
         tap = self.tap
@@ -102,23 +97,14 @@ class Relay:
         backend.in_flight += 1
         clocks = self._clocks.start(exchange, *_first_clock(exchange, settings, request))
         clocks.cap("total_s", settings.total_s)
-        connection: Connection | None = None
+        passage = _Passage(exchange, backend, routed_via, relayed, clocks, self._now)
         try:
             head = request_head(exchange, backend, request)
-            connection = await self._client.send(
-                backend.origin, head, request.body, connect_s=settings.connect_s
+            connection = await self._client.relay(
+                backend.origin, head, request.body, passage, connect_s=settings.connect_s
             )
-            relayed.upstream_status = status = connection.status
-            backend.health.note_answer(status)
-            if status >= 300 and (error := _own_error(status, backend)) is not None:
-                raise error
-            self._begin(exchange, connection, routed_via, relayed)
-            if connection.is_complete and not connection.is_dead:  # all of it came at once
-                piece = connection.take()
-                relayed.feed(piece)
-                exchange.finish(piece)
-            else:
-                await _pour(exchange, clocks, connection, relayed, settings.idle_s)
+            self._client.release(backend.origin, connection)
+            passage.end()
             return
         except UpstreamFault as fault:
             broken = fault
@@ -129,28 +115,10 @@ class Relay:
             broken = reason
         finally:
             exchange.flow = None
-            if connection is not None:
-                self._client.release(backend.origin, connection)
             self._clocks.stop(clocks)
             backend.in_flight -= 1
         _note_fault(backend, broken)
         await self._end_broken(exchange, backend, broken, relayed)
-
-    def _begin(
-        self, exchange: Exchange, connection: Connection, routed_via: bytes, relayed: Relayed
-    ) -> None:
-        """Status and headers, and the tap that fits the answer."""
-        head = answer_head(connection.headers)
-        surface = exchange.surface
-        relayed.status = connection.status
-        relayed.tap = (
-            StreamTap(surface, head.encoding, self._now)
-            if head.is_stream
-            else WholeTap(surface, head.encoding)
-        )
-        own = b"x-request-id: %b\r\nx-routed-via: %b\r\n"
-        block = head.block + own % (exchange.request_id.encode(), routed_via)
-        exchange.start_with(connection.status, block, length=head.length)
 
     async def _end_broken(
         self, exchange: Exchange, backend: Backend, fault: UpstreamFault, relayed: Relayed
@@ -181,48 +149,75 @@ class Relay:
         )
 
 
-async def _pour(
-    exchange: Exchange, clocks: Clocks, connection: Connection, relayed: Relayed, idle_s: float
-) -> None:
-    """Every piece of the body as it comes. Raises: UpstreamFault."""
-    passage = _Passage(exchange, clocks, connection, relayed, idle_s)
-    exchange.use_flow(passage)
-    await connection.pour(passage)
-    tap = relayed.tap
-    assert tap is not None
-    is_ended_by_close = connection.is_dead and connection.ends_by_close
-    if is_ended_by_close and connection.status < 400 and tap.lacks_its_end():
-        raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
-    exchange.finish()
-
-
 class _Passage:
-    """What happens to each piece of an answer, and to the backend while its client is slow."""
+    """One answer on its way from the backend's socket to the client's.
 
-    __slots__ = ("_clocks", "_connection", "_exchange", "_idle_s", "_life", "_relayed", "_tap")
+    A `Receiver` of the backend's connection, and a `Flow` of the exchange: while the client is slow
+    its backend waits.
+    """
+
+    __slots__ = (
+        "_backend", "_clocks", "_connection", "_exchange", "_has_ended", "_life", "_now",
+        "_relayed", "_routed_via", "_tap",
+    )  # fmt: skip
 
     def __init__(
-        self, exchange: Exchange, clocks: Clocks, connection: Connection, relayed: Relayed,
-        idle_s: float,
+        self, exchange: Exchange, backend: Backend, routed_via: bytes, relayed: Relayed,
+        clocks: Clocks, now: Callable[[], float],
     ) -> None:  # fmt: skip
-        assert relayed.tap is not None
         self._exchange = exchange
-        self._clocks = clocks
-        self._connection = connection
+        self._backend = backend
+        self._routed_via = routed_via
         self._relayed = relayed
-        self._tap = relayed.tap
-        self._idle_s = idle_s
+        self._clocks = clocks
+        self._now = now
         self._life = 0
+        self._has_ended = False
 
-    def __call__(self, piece: bytes) -> None:
-        """Takes the next piece."""
+    def begin(self, connection: Connection) -> None:
+        """Status and headers, and the tap that fits the answer.
+
+        Raises: ApiError for an answer that is ours to explain.
+        """
+        self._connection = connection
+        exchange, relayed, status = self._exchange, self._relayed, connection.status
+        relayed.upstream_status = status
+        self._backend.health.note_answer(status)
+        if status >= 300 and (error := _own_error(status, self._backend)) is not None:
+            raise error
+        head = answer_head(connection.headers)
+        relayed.status = status
+        self._tap = relayed.tap = (
+            StreamTap(exchange.surface, head.encoding, self._now)
+            if head.is_stream
+            else WholeTap(exchange.surface, head.encoding)
+        )
+        own = b"x-request-id: %b\r\nx-routed-via: %b\r\n"
+        block = head.block + own % (exchange.request_id.encode(), self._routed_via)
+        exchange.start_with(status, block, length=head.length)
+        exchange.use_flow(self)
+
+    def take(self, piece: bytes, *, is_last: bool) -> None:
+        """The next piece, as it came."""
         tap = self._tap
         if piece:
             tap.feed(piece)
+        if is_last:
+            self._has_ended = True
+            self._exchange.finish(piece)
+            return
         if tap.life != self._life:  # comments and pings do not hide a dead backend
             self._life = tap.life
-            self._clocks.limit("idle_s", self._idle_s)
+            self._clocks.limit("idle_s", self._backend.settings.idle_s)
         self._exchange.write(piece)
+
+    def end(self) -> None:
+        """Ends an answer whose end was that of its connection. Raises: UpstreamBroken."""
+        if self._has_ended:
+            return
+        if self._connection.status < 400 and self._tap.lacks_its_end():
+            raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
+        self._exchange.finish()
 
     def pause(self) -> None:
         """The client is slow: its backend waits, and is not taken for a silent one."""
