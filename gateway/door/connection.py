@@ -37,6 +37,7 @@ LINE_REST_BYTES = len(" HTTP/1.1\r\n") + 1  # of a request line beside method an
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+_OFFERS = frozenset({b"upgrade", b"http2-settings"})
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
@@ -94,8 +95,8 @@ class ClientConnection(asyncio.Protocol):
         self._fed_bytes = len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._parser = httptools.HttpRequestParser(self)  # we stay with what we speak
+        except httptools.HttpParserUpgrade as offer:
+            self._decline_upgrade(data[offer.args[0] :])
         except httptools.HttpParserCallbackError:
             raise  # a fault of ours, and not of the request
         except httptools.HttpParserError:
@@ -158,6 +159,8 @@ class ClientConnection(asyncio.Protocol):
         if len(self._waiting) >= PIPELINED_REQUESTS:
             self._overflow()
             return
+        if self._parser.should_upgrade():
+            return  # the parser stops here: see `_decline_upgrade`
         exchange = self._new_exchange()
         self._headers = []  # what comes behind the body are no headers
         if (fault := self._head_fault(exchange)) is not None:
@@ -262,6 +265,24 @@ class ClientConnection(asyncio.Protocol):
 
     def _method(self) -> bytes:
         return bytes(self._parser.get_method())
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Goes on in HTTP/1.1, as a server may. The parser has let go of the body: a new one is
+        given the same head without the offer, and then the body.
+        """
+        method, target = self._method(), self._target
+        if method == b"CONNECT":
+            self._refuse(ApiError(405, "method_not_allowed", "CONNECT is not allowed here."))
+            return
+        lines = [b"%b %b HTTP/1.1\r\n" % (method, target)]
+        for name, value in self._headers:
+            if name == b"connection":
+                tokens = [token.strip() for token in value.split(b",")]
+                value = b", ".join(token for token in tokens if token.lower() not in _OFFERS)
+            if name not in _OFFERS:
+                lines.append(b"%b: %b\r\n" % (name, value))
+        self._parser = httptools.HttpRequestParser(self)
+        self.data_received(b"".join(lines) + b"\r\n" + rest)
 
     def _new_exchange(self) -> Exchange:
         headers = self._headers

@@ -5,7 +5,6 @@ Whatever goes wrong in here switches the tap off for this answer; the row then h
 
 import json
 from collections.abc import Callable
-from json.scanner import make_scanner
 from typing import Any
 
 import structlog
@@ -13,12 +12,13 @@ import structlog
 from gateway.relay.usage import Reader, Reading, reader_of
 from gateway.settings.types import Surface
 from gateway.surfaces.encoding import unpacker
+from gateway.surfaces.json_text import Scan, scanners
 from gateway.surfaces.sse import RecordTooLarge, SseEvent, SseParser
 from proto.limits import ANSWER_TAP_BYTES
 
 log = structlog.get_logger(__name__)
 
-_scan = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]
+_quick, _patient = scanners()
 
 BYTES_PER_TOKEN = 4  # of a text in UTF-8, where nothing better is known
 
@@ -163,10 +163,24 @@ class StreamTap(Tap):
 
 
 def _parse(data: bytes) -> Any:
-    """What `json.loads` returns, without its detours. Raises: ValueError."""
+    """The one JSON value in these bytes. Raises: ValueError."""
     text = data.decode()
     try:
-        value, end = _scan(text, 0)
+        return _one_value(text, _quick)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return _one_value(text, _patient)
+
+
+def _one_value(text: str, scan: Scan) -> Any:
+    try:
+        value, end = scan(text, 0)
     except StopIteration:
-        return json.loads(text)
-    return value if end == len(text) else json.loads(text)
+        end = 0
+    if end != len(text):  # there are blanks around it, or it is no JSON
+        bare = text.strip(" \t\r\n")
+        if len(bare) == len(text):
+            raise json.JSONDecodeError("Expecting one value", text, end)
+        return _one_value(bare, scan)
+    return value

@@ -195,6 +195,9 @@ def _gemini(reading: Reading, body: dict[str, Any]) -> bool:
             reading.finish = candidate["finishReason"]
     if _object(body.get("promptFeedback")).get("blockReason"):
         reading.finish = "SAFETY"
+    if "totalTokens" in body:  # the answer to countTokens
+        reading.finish = "stop"
+        reading.usage(prompt=body["totalTokens"])
     usage = _object(body.get("usageMetadata"))
     prompt, tool = usage.get("promptTokenCount"), usage.get("toolUsePromptTokenCount")
     output, thoughts = usage.get("candidatesTokenCount"), usage.get("thoughtsTokenCount")

@@ -72,11 +72,16 @@ def _name(encoding: bytes) -> bytes:
 
 
 def _inflate(body: bytes, most_bytes: int) -> tuple[bytes, bool]:
-    reader = zlib.decompressobj(DEFLATE_ANY)
-    try:
-        return reader.decompress(body, most_bytes), reader.eof
-    except zlib.error as fault:
-        raise _Broken from fault
+    plain = bytearray()
+    while True:  # gzip may have several members, one behind the other
+        reader = zlib.decompressobj(DEFLATE_ANY)
+        try:
+            plain += reader.decompress(body, most_bytes - len(plain))
+        except zlib.error as fault:
+            raise _Broken from fault
+        if not reader.eof or not reader.unused_data or len(plain) >= most_bytes:
+            return bytes(plain), reader.eof
+        body = reader.unused_data
 
 
 def _unbrotli(body: bytes, most_bytes: int) -> tuple[bytes, bool]:
@@ -130,8 +135,14 @@ class _Deflate:
         self._reader = zlib.decompressobj(DEFLATE_ANY)
 
     def feed(self, piece: bytes) -> bytes:
+        plain = b""
         try:
-            return _check(self._reader.decompress(piece, ANSWER_TAP_BYTES + 1))
+            while True:
+                plain = _check(plain + self._reader.decompress(piece, ANSWER_TAP_BYTES + 1))
+                if not self._reader.eof or not self._reader.unused_data:
+                    return plain
+                piece = self._reader.unused_data  # the next member
+                self._reader = zlib.decompressobj(DEFLATE_ANY)
         except zlib.error as fault:
             raise ValueError("broken gzip") from fault
 

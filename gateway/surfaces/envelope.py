@@ -6,10 +6,10 @@ replaced while every other byte stays as the client wrote it.
 
 import json
 import re
-from json.scanner import make_scanner
 from typing import Any, NamedTuple
 
 from gateway.errors import ApiError
+from gateway.surfaces.json_text import Scan, scanners
 from proto.limits import JSON_DEPTH, MODEL_NAME_CHARS
 
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -23,7 +23,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
-_scan = make_scanner(_DECODER)  # type: ignore[arg-type]
+_quick, _patient = scanners(_refuse_constant)
 
 
 class Envelope(NamedTuple):
@@ -45,7 +45,7 @@ def read_envelope(body: bytes) -> Envelope:
     except UnicodeDecodeError as fault:
         raise _invalid(f"the body is not UTF-8 (byte {fault.start})") from fault
     try:
-        envelope = _read_object(text)
+        envelope = _read_any(text)
     except json.JSONDecodeError as fault:
         raise _invalid(f"{fault.msg} at line {fault.lineno}, column {fault.colno}") from fault
     except ValueError as fault:
@@ -84,7 +84,16 @@ def with_value(envelope: Envelope, name: str, value: Any) -> bytes:
     return (text[:start] + json.dumps(value, ensure_ascii=False) + text[end:]).encode("utf-8")
 
 
-def _read_object(text: str) -> Envelope:
+def _read_any(text: str) -> Envelope:
+    try:
+        return _read_object(text, _quick)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:
+        return _read_object(text, _patient)
+
+
+def _read_object(text: str, scan: Scan) -> Envelope:
     """One walk over the top level; nested values are skipped by the C decoder."""
     fields: dict[str, Any] = {}
     spans: dict[str, tuple[int, int]] = {}
@@ -99,7 +108,7 @@ def _read_object(text: str) -> Envelope:
         name, at = _name_at(text, at + 1) if named is None else (named[1], named.end())
         while True:
             try:
-                value, end = _scan(text, at)
+                value, end = scan(text, at)
             except StopIteration as fault:
                 raise json.JSONDecodeError("Expecting value", text, fault.value) from None
             if name in fields:

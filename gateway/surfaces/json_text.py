@@ -1,0 +1,28 @@
+"""JSON at C speed, as it comes from strangers. Knows no field.
+
+Python refuses to read an integer of more than 4,300 digits, with a fault that is none of JSON's.
+Who meets it reads again with the patient scanner, where such a number becomes a float.
+"""
+
+import json
+from collections.abc import Callable
+from json.scanner import make_scanner
+from typing import Any
+
+Scan = Callable[[str, int], tuple[Any, int]]  # text and where to begin → value and where it ends
+INTEGER_CHARS = 1_000  # longer ones are read as floats, and by the patient scanner only
+
+
+def scanners(refuse: Callable[[str], Any] | None = None) -> tuple[Scan, Scan]:
+    """A quick scanner and a patient one. `refuse`: raises for NaN and Infinity.
+
+    They raise StopIteration where no value begins, JSONDecodeError for what is not JSON, and the
+    quick one ValueError for a number that is too long for it.
+    """
+    quick = json.JSONDecoder(parse_constant=refuse)
+    patient = json.JSONDecoder(parse_constant=refuse, parse_int=_integer)
+    return make_scanner(quick), make_scanner(patient)  # type: ignore[arg-type]
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= INTEGER_CHARS else float(digits)
