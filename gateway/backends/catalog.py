@@ -14,6 +14,7 @@ import httpx
 import structlog
 
 from gateway.backends.base import Backend
+from gateway.exchange import Headers
 from gateway.routing.table import shadowed_models
 
 log = structlog.get_logger(__name__)
@@ -21,7 +22,12 @@ log = structlog.get_logger(__name__)
 LIST_BYTES = 8 * 1024**2  # thousands of models are a few hundred KiB
 LIST_S = 2.0  # a backend that needs longer must not hang a model picker
 LEAST_AGE_S = 2.0  # between two readings, however often somebody asks for a model nobody knows
-_PATHS = {"openai": "/v1/models", "anthropic": "/v1/models", "gemini": "/v1beta/models"}
+# Anthropic's pages have 20 models and Google's 50 unless more are asked for; 1,000 is the most.
+_PATHS = {
+    "openai": ("/v1/models", b""),
+    "anthropic": ("/v1/models", b"limit=1000"),
+    "gemini": ("/v1beta/models", b"pageSize=1000"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +93,12 @@ class Catalog:
                 log.warning("model.listed_twice", model=model, owner=owner, also=other)
 
     async def _list(self, backend: Backend) -> list[ModelCard] | None:
-        settings = backend.settings
-        headers = [(b"accept", b"application/json"), *backend.own_headers]
-        if settings.kind == "anthropic":
-            headers.append((b"anthropic-version", b"2023-06-01"))
-        url = f"{_origin(settings.base_url)}{backend.url_path(_PATHS[settings.kind])}"
+        url, headers = list_request(backend)
+        verify = backend.origin.tls or False  # as calls do: the same certificates, and no proxy
         try:
             async with (
                 asyncio.timeout(LIST_S),
-                httpx.AsyncClient(verify=settings.tls_verify, timeout=LIST_S) as client,
+                httpx.AsyncClient(verify=verify, trust_env=False, timeout=LIST_S) as client,
                 client.stream("GET", url, headers=headers) as answer,
             ):
                 body = b""
@@ -107,6 +110,17 @@ class Catalog:
         except Exception as fault:  # noqa: BLE001 - one backend must not hide others
             log.warning("models.not_listed", backend=backend.name, fault=type(fault).__name__)
             return None
+
+
+def list_request(backend: Backend) -> tuple[str, Headers]:
+    """Address and headers of the question for a backend's models."""
+    settings = backend.settings
+    headers = [(b"accept", b"application/json"), *backend.own_headers]
+    if settings.kind == "anthropic":
+        headers.append((b"anthropic-version", b"2023-06-01"))
+    url = httpx.URL(settings.base_url)
+    path = backend.url_path(*_PATHS[settings.kind])
+    return f"{url.scheme}://{url.netloc.decode()}{path}", headers
 
 
 def read_cards(body: Any) -> list[ModelCard]:
@@ -131,13 +145,9 @@ def _context(item: dict[str, Any]) -> int | None:
         item.get("max_model_len"),
         item.get("context_length"),
         item.get("inputTokenLimit"),
+        item.get("max_input_tokens"),
         meta.get("n_ctx_train") if isinstance(meta, dict) else None,
     ):
         if type(value) is int:
             return value
     return None
-
-
-def _origin(base_url: str) -> str:
-    url = httpx.URL(base_url)
-    return f"{url.scheme}://{url.netloc.decode()}"
