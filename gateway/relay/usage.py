@@ -117,9 +117,11 @@ def _responses(reading: Reading, body: dict[str, Any]) -> bool:
             reading.text(item.get("arguments"))
     reading.is_failed |= kind == "error"
     usage = _object(response.get("usage"))
+    prompt = _object(usage.get("input_tokens_details"))
     reading.usage(
         prompt=usage.get("input_tokens"),
-        cached=_object(usage.get("input_tokens_details")).get("cached_tokens"),
+        cached=prompt.get("cached_tokens"),
+        cache_write=prompt.get("cache_write_tokens"),
         output=usage.get("output_tokens"),
         reasoning=_object(usage.get("output_tokens_details")).get("reasoning_tokens"),
     )
@@ -148,6 +150,7 @@ def _messages(reading: Reading, body: dict[str, Any]) -> bool:
         cached=usage.get("cache_read_input_tokens"),
         cache_write=usage.get("cache_creation_input_tokens"),
         output=usage.get("output_tokens"),
+        reasoning=_object(usage.get("output_tokens_details")).get("thinking_tokens"),
     )
     if _is_count(usage.get("input_tokens")):
         reading.usage(
@@ -172,7 +175,7 @@ def _gemini(reading: Reading, body: dict[str, Any]) -> bool:
     prompt, tool = usage.get("promptTokenCount"), usage.get("toolUsePromptTokenCount")
     output, thoughts = usage.get("candidatesTokenCount"), usage.get("thoughtsTokenCount")
     reading.usage(
-        prompt=_sum(prompt, tool),
+        prompt=_first(_sum(prompt, tool), body.get("totalTokens")),  # countTokens has the latter
         cached=usage.get("cachedContentTokenCount"),
         output=_sum(output, thoughts),
         reasoning=thoughts,

@@ -327,18 +327,20 @@ USAGES: list[tuple[Any, list[dict[str, Any]], tuple[int | None, ...]]] = [
     ("responses", [{"type": "response.completed", "response": {
         "object": "response", "status": "completed",
         "usage": {"input_tokens": 9, "output_tokens": 4,
-                  "input_tokens_details": {"cached_tokens": 3},
-                  "output_tokens_details": {"reasoning_tokens": 1}}}}], (9, 3, None, 4, 1)),
+                  "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 2},
+                  "output_tokens_details": {"reasoning_tokens": 1}}}}], (9, 3, 2, 4, 1)),
     ("messages", [{"type": "message_start", "message": {"usage": {
         "input_tokens": 4, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2,
         "output_tokens": 1}}}, {"type": "message_delta", "delta": {"stop_reason": "end_turn"},
-                                "usage": {"output_tokens": 4}}], (9, 3, 2, 4, None)),
+                                "usage": {"output_tokens": 4, "output_tokens_details": {
+                                    "thinking_tokens": 1}}}], (9, 3, 2, 4, 1)),
     ("gemini", [{"usageMetadata": {"promptTokenCount": 7, "toolUsePromptTokenCount": 2,
                                    "cachedContentTokenCount": 3, "candidatesTokenCount": 3,
                                    "thoughtsTokenCount": 1}}], (9, 3, None, 4, 1)),
     ("chat", [{"usage": {"prompt_tokens": True, "completion_tokens": -4}}], (None,) * 5),
     ("embeddings", [{"usage": {"prompt_tokens": 9}}], (9, None, None, 0, None)),
     ("count_tokens", [{"input_tokens": 9}], (9, None, None, None, None)),
+    ("gemini", [{"totalTokens": 9}], (9, None, None, None, None)),
 ]  # fmt: skip
 
 
