@@ -26,12 +26,13 @@ class Reading:
     """Everything learnt from one answer so far. Later values replace earlier ones.
 
     `delta_bytes`, `delta_count`: UTF-8 bytes and number of deltas with content, reasoning or tool
-    text. `cost`: what the provider says the call cost, in its currency.
+    text. `cost`: what the provider says the call cost, in its currency. `response_id` and
+    `sequence_number`: of a Responses stream, which must end as it began.
     """
 
     __slots__ = (
         "cost", "delta_bytes", "delta_count", "finish", "has_usage", "is_failed", "model",
-        "tokens", "tool_calls",
+        "response_id", "sequence_number", "tokens", "tool_calls",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -41,6 +42,8 @@ class Reading:
         self.is_failed = False
         self.model: str | None = None
         self.cost: str | None = None
+        self.response_id: str | None = None
+        self.sequence_number: int | None = None
         self.delta_bytes = 0
         self.delta_count = 0
         self.tool_calls = 0
@@ -105,7 +108,11 @@ def _responses(reading: Reading, body: dict[str, Any]) -> bool:
     kind = body.get("type")
     if _is_text(kind) and str(kind).endswith(".delta"):
         reading.text(body.get("delta"))
+    if _is_count(body.get("sequence_number")):
+        reading.sequence_number = body["sequence_number"]
     response = _object(body.get("response")) or body
+    if response.get("object") == "response" and _is_text(response.get("id")):
+        reading.response_id = response["id"]
     _model(reading, response)
     if response.get("object") == "response" and response.get("status") in _RESPONSES_ENDS:
         reading.finish = response["status"]

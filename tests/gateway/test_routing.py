@@ -310,6 +310,25 @@ def test_the_error_end_of_each_stream(surface: Any, begins: bytes, ends: bytes) 
     assert end.startswith(begins) and end.endswith(ends)
 
 
+def test_the_error_end_of_a_response_continues_it() -> None:
+    """Id and number of the last event are read from the stream; without them ours stand in."""
+    reading = Reading()
+    for event in (
+        {"type": "response.created", "sequence_number": 0,
+         "response": {"id": "resp_7", "object": "response", "status": "in_progress"}},
+        {"type": "response.output_text.delta", "sequence_number": 4, "delta": "x"},
+    ):  # fmt: skip
+        reader_of("responses")(reading, event)
+    end = stream_error_end(
+        "responses", ERROR, "r1",
+        response_id=reading.response_id, sequence_number=reading.sequence_number,
+    )  # fmt: skip
+    body = json.loads(end.partition(b"data: ")[2])
+    assert (body["response"]["id"], body["sequence_number"]) == ("resp_7", 5)
+    alone = json.loads(stream_error_end("responses", ERROR, "r1").partition(b"data: ")[2])
+    assert (alone["response"]["id"], alone["sequence_number"]) == ("resp_r1", 0)
+
+
 def test_header_values_survive_any_name() -> None:
     assert header_text("b/m-1 x") == b"b/m-1 x"
     assert header_text("é%\n😀\ud800") == b"%C3%A9%25%0A%F0%9F%98%80%EF%BF%BD"
