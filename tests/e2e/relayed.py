@@ -47,7 +47,7 @@ CONFIG_KEY = '  - {{label: {name}, secret: "env:{variable}"}}\n'
 
 COLUMNS = (
     "user_id", "client_kind", "kind", "surface", "stream", "path", "backend", "upstream_key",
-    "model", "status", "outcome", "finish_reason", "tool_calls", "usage_source",
+    "model", "status", "outcome", "error_type", "finish_reason", "tool_calls", "usage_source",
 )  # fmt: skip
 TOKEN_COLUMNS = (
     "prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens",
@@ -129,26 +129,28 @@ class Relayed:
 
 def booked(row: dict[str, Any]) -> dict[str, Any]:
     """What a row says of a request, as `expected` puts it."""
-    said = {name: row[name] for name in COLUMNS}
-    if row["usage_source"] == "backend":
-        said |= {name: row[name] for name in TOKEN_COLUMNS}
-    else:
-        said |= {name: bool(row[name]) for name in TOKEN_COLUMNS}
-    return said
+    counts = {name: row[name] for name in TOKEN_COLUMNS}
+    if row["usage_source"] != "backend":
+        counts = {name: row[name] > 0 for name in TOKEN_COLUMNS[:2]}
+    return {name: row[name] for name in COLUMNS} | counts
 
 
 def expected(call: Asked, client: str, client_kind: str) -> dict[str, Any]:
     """What a ledger should say of a request that the provider answered."""
-    assert call.reply is not None
-    reply, usage = call.reply, call.reply.usage
+    reply = call.reply
+    assert reply is not None, f"the provider refused {call.request}"
+    usage = None if call.is_broken else reply.usage
+    end = ("failed", "upstream_failed", None) if call.is_broken else (
+        "succeeded", None, reply.finish
+    )  # fmt: skip
     said = dict(zip(COLUMNS, (
         client, client_kind, reply.kind, reply.surface, int(reply.is_stream), "relay",
-        call.dialect, "ours", reply.model, 200, "succeeded", reply.finish, int(bool(reply.call)),
+        call.dialect, "ours", reply.model, 200, *end, int(bool(reply.call)),
         "backend" if usage else "estimated",
     ), strict=True))  # fmt: skip
-    counts: tuple[Any, ...] = (True, True, False, False, False)  # an estimate: two are not zero
-    if usage:
-        counts = (usage.prompt, usage.output, usage.cached, usage.written, usage.reasoning)
+    if usage is None:
+        return said | dict.fromkeys(TOKEN_COLUMNS[:2], True)  # estimates: more than nothing
+    counts = (usage.prompt, usage.output, usage.cached, usage.written, usage.reasoning)
     return said | dict(zip(TOKEN_COLUMNS, counts, strict=True))
 
 

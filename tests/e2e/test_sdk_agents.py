@@ -97,6 +97,23 @@ async def test_the_provider_sees_our_key_and_the_sdk_behind_it(
     assert headers["user-agent"] == f"Agents/Python {agents.version.__version__}"
 
 
+@pytest.mark.parametrize(
+    ("api", "fault"),
+    [("responses", agents.ModelBehaviorError), ("chat_completions", openai.APIError)],
+)
+async def test_a_stream_that_breaks_off_ends_the_run(
+    client: openai.AsyncOpenAI, relayed: Relayed, api: Any, fault: type[Exception]
+) -> None:
+    """No fragment passes for the answer: the run raises what the gateway said."""
+    agents.set_default_openai_api(api)
+    relayed.provider.break_before = 5
+    run = agents.Runner.run_streamed(agents.Agent(name="plain", model=MODEL), QUESTION)
+    with pytest.raises(fault, match="broke off"):
+        async for _ in run.stream_events():
+            continue
+    assert run.final_output is None
+
+
 async def test_a_model_nobody_has_ends_the_run(
     client: openai.AsyncOpenAI, relayed: Relayed
 ) -> None:

@@ -133,6 +133,21 @@ def test_the_first_text_comes_while_the_provider_still_holds_the_rest(
         assert "".join(texts) == TEXT.removeprefix(PIECES[0])
 
 
+def test_a_stream_that_breaks_off_ends_with_a_typed_error(
+    client: anthropic.Anthropic, relayed: Relayed, delivery: None
+) -> None:
+    """What came before is delivered whole; then the SDK raises, and no fragment passes for all."""
+    relayed.provider.break_before = 5
+    pieces = []
+    with (
+        pytest.raises(anthropic.APIStatusError, match="broke off"),
+        client.messages.stream(model=MODEL, max_tokens=64, messages=MESSAGES) as stream,
+    ):
+        for text in stream.text_stream:
+            pieces.append(text)
+    assert pieces == list(PIECES[:2])
+
+
 def test_what_the_gateway_refuses_is_a_typed_error_with_its_id(
     client: anthropic.Anthropic, relayed: Relayed
 ) -> None:

@@ -143,6 +143,18 @@ def test_the_first_text_comes_while_the_provider_still_holds_the_rest(
     assert "".join(chunk.text or "" for chunk in chunks) == TEXT.removeprefix(PIECES[0])
 
 
+def test_a_stream_that_breaks_off_ends_with_a_typed_error(
+    client: genai.Client, relayed: Relayed, delivery: None
+) -> None:
+    """What came before is delivered whole; then the SDK raises, and no fragment passes for all."""
+    relayed.provider.break_before = 2
+    pieces = []
+    with pytest.raises(errors.ServerError, match="broke off") as caught:
+        for chunk in client.models.generate_content_stream(model=MODEL, contents=QUESTION):
+            pieces.append(chunk.text)
+    assert (caught.value.status, pieces) == ("UNAVAILABLE", list(PIECES[:2]))
+
+
 def test_what_the_gateway_refuses_is_a_typed_error_with_its_id(
     client: genai.Client, relayed: Relayed
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.relayed import Relayed
-from tests.fakes.dialects.turn import TEXT
+from tests.fakes.dialects.turn import PIECES, TEXT
 
 COMMAND_S = 90
 XDG = ("CONFIG", "DATA", "CACHE", "STATE")
@@ -72,6 +72,14 @@ def test_a_tool_is_run_and_the_model_asked_again(
     assert answer(llm("-m", "gw", "-T", "llm_version", "which version")) == TEXT
     results = [m for m in relayed.calls()[-1].request.body["messages"] if m["role"] == "tool"]
     assert [result["content"] for result in results] == [version("llm")]
+
+
+def test_a_stream_that_breaks_off_is_said_so(llm: Llm, relayed: Relayed) -> None:
+    """What came is printed, then the reason; the command fails."""
+    relayed.provider.break_before = 3
+    done = llm("-m", "gw", "say hello")
+    assert (done.returncode, done.stdout.strip()) == (1, "".join(PIECES[:2]).strip())
+    assert "broke off" in done.stderr
 
 
 def test_a_wrong_key_is_said_so(llm: Llm, relayed: Relayed) -> None:

@@ -160,6 +160,34 @@ def test_the_first_text_comes_while_the_provider_still_holds_the_rest(
     )
 
 
+def test_a_stream_that_breaks_off_ends_with_a_typed_error(
+    client: openai.OpenAI, relayed: Relayed, delivery: None
+) -> None:
+    """What came before is delivered whole; then the SDK raises, and no fragment passes for all."""
+    relayed.provider.break_before = 3
+    pieces = []
+    with pytest.raises(openai.APIError) as chat:
+        for chunk in client.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True):
+            pieces.append(chunk.choices[0].delta.content)
+    assert (chat.value.code, pieces) == ("upstream_failed", ["", *PIECES[:2]])
+    relayed.provider.break_before = 5
+    events = list(client.responses.create(model=MODEL, input="Where to?", stream=True))
+    end = events[-1]
+    assert end.type == "response.failed" and end.response.error is not None
+    assert end.response.error.message.startswith("The backend's answer broke off")
+
+
+@pytest.mark.xfail(reason="the event that ends it lacks the id of the response", strict=True)
+def test_a_response_that_breaks_off_ends_the_helpers_stream_with_its_failure(
+    client: openai.OpenAI, relayed: Relayed
+) -> None:
+    """`.stream()` insists on one response id from the first event to the last."""
+    relayed.provider.break_before = 5
+    with client.responses.stream(model=MODEL, input="Where to?") as stream:
+        events = list(stream)
+    assert events[-1].type == "response.failed"
+
+
 def test_what_the_gateway_refuses_is_a_typed_error_with_its_id(
     client: openai.OpenAI, relayed: Relayed
 ) -> None:

@@ -54,17 +54,22 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request and what it was answered with. `reply` None: refused."""
+    """A request and what it was answered with. `reply` None: refused.
+
+    `is_broken`: the provider hung up in the middle of the answer.
+    """
 
     dialect: str
     request: Request
     reply: Reply | None
+    is_broken: bool = False
 
 
 class Provider:
     """Listens on a free loopback port; each dialect has a part of the address for itself.
 
-    `delivery`: a chunk for each event of an answer, or for each byte. `hold`: of the next stream.
+    `delivery`: a chunk for each event of an answer, or for each byte. `hold` and `break_before` are
+    for the next stream: to wait, or to hang up, before its n-th event.
     """
 
     def __init__(self, keys: dict[str, str]) -> None:
@@ -74,6 +79,7 @@ class Provider:
         }  # fmt: skip
         self.delivery: Delivery = "events"
         self.hold: Hold | None = None
+        self.break_before: int | None = None
         self.asked: list[Asked] = []
         self._numbers = itertools.count()
         provider = self
@@ -123,12 +129,15 @@ class Provider:
             body = dialect.error(refusal.status, str(refusal))
             exchange.send_whole(refusal.status, body, "events")
             return
-        self.asked.append(Asked(name, request, reply))
         if isinstance(reply.content, dict):
+            self.asked.append(Asked(name, request, reply))
             exchange.send_whole(200, reply.content, self.delivery)
             return
         hold, self.hold = self.hold, None
-        exchange.send_stream(_held(reply.content, hold), self.delivery)
+        end, self.break_before = self.break_before, None
+        self.asked.append(Asked(name, request, reply, is_broken=end is not None))
+        events = _held(reply.content[:end], hold)
+        exchange.send_stream(events, self.delivery, is_whole=end is None)
 
 
 class _Exchange(http.server.BaseHTTPRequestHandler):
@@ -156,8 +165,8 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
         for piece in _pieces(content, delivery):
             self.wfile.write(piece)
 
-    def send_stream(self, events: Iterable[bytes], delivery: Delivery) -> None:
-        """Sends events in chunks, each written by itself."""
+    def send_stream(self, events: Iterable[bytes], delivery: Delivery, *, is_whole: bool) -> None:
+        """Sends events in chunks, each written by itself; hangs up if that is not the whole."""
         self._send_head(200)
         self.send_header("content-type", "text/event-stream; charset=utf-8")
         self.send_header("transfer-encoding", "chunked")
@@ -165,7 +174,9 @@ class _Exchange(http.server.BaseHTTPRequestHandler):
         for event in events:
             for piece in _pieces(event, delivery):
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        self.wfile.write(b"0\r\n\r\n")
+        if is_whole:
+            self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = not is_whole
 
     def _send_head(self, status: int) -> None:
         self.send_response(status)
