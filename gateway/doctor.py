@@ -19,6 +19,7 @@ from typing import Any, Literal
 import httpx
 
 from gateway.backends.base import Backend
+from gateway.backends.catalog import list_request
 from gateway.fetch_model import REGISTRY, model_path
 from gateway.preflight import CommandFailed, check_packages
 from gateway.routing.table import spoken_by
@@ -173,15 +174,12 @@ def _backend(backend: Backend) -> Finding:
             pass
     except OSError as fault:
         return Finding("warn", subject, f"cannot be reached: {fault}", "is it running?")
-    path = "/v1beta/models" if backend.settings.kind == "gemini" else "/v1/models"
-    url = f"{'https' if origin.tls else 'http'}://{origin.authority.decode()}"
+    path, headers = list_request(backend)
+    url = f"{'https' if origin.tls else 'http'}://{origin.authority.decode()}{path}"
+    headers += backend.own_headers
+    verify = origin.tls or False  # as calls do: the same certificates, and no proxy
     try:
-        answer = httpx.get(
-            url + backend.url_path(path),
-            headers=backend.own_headers,
-            timeout=BACKEND_S,
-            verify=backend.settings.tls_verify,
-        )
+        answer = httpx.get(url, headers=headers, timeout=BACKEND_S, verify=verify, trust_env=False)
     except httpx.HTTPError as fault:
         return Finding("warn", subject, f"{type(fault).__name__} on its model list")
     if answer.status_code in (401, 403):

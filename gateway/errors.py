@@ -58,9 +58,24 @@ def error_body(surface: Surface, error: ApiError, request_id: str) -> bytes:
     return _dump(_FORMS.get(surface, _openai)(error, request_id))
 
 
-def stream_error_end(surface: Surface, error: ApiError, request_id: str) -> bytes:
-    """The bytes that end a started stream with an error, in the surface's own form."""
-    body = _dump(_stream_form(surface, error, request_id))
+def stream_error_end(
+    surface: Surface,
+    error: ApiError,
+    request_id: str,
+    *,
+    response_id: str | None = None,
+    sequence_number: int | None = None,
+) -> bytes:
+    """The bytes that end a started stream with an error, in the surface's own form.
+
+    `response_id`, `sequence_number`: as the last event of a Responses stream had them. SDKs refuse
+    an end that belongs to another response.
+    """
+    form = _stream_form(surface, error, request_id)
+    if surface == "responses":
+        form["response"]["id"] = response_id or f"resp_{request_id}"
+        form["sequence_number"] = 0 if sequence_number is None else sequence_number + 1
+    body = _dump(form)
     match surface:
         case "messages":
             return b"event: error\ndata: " + body + b"\n\n"

@@ -242,7 +242,10 @@ class Exchange:
 
     def reply_error(self, error: ApiError) -> None:
         """Sends an error in the surface's form. Only before anything else was sent."""
-        self.reply(error.status, error_body(self.surface, error, self.request_id), error.headers())
+        headers = error.headers()
+        if self.surface in ("messages", "count_tokens"):
+            headers.append((b"request-id", self.request_id.encode()))  # where that SDK looks
+        self.reply(error.status, error_body(self.surface, error, self.request_id), headers)
 
     def cut(self) -> None:
         """Closes the connection without ending the answer."""

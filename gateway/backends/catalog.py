@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from gateway.backends.base import Backend
+from gateway.exchange import Headers
 from gateway.relay.client import UpstreamClient
 from gateway.routing.table import shadowed_models
 
@@ -21,7 +22,12 @@ log = structlog.get_logger(__name__)
 LIST_BYTES = 8 * 1024**2  # thousands of models are a few hundred KiB
 LIST_S = 2.0  # a backend that needs longer must not hang a model picker
 LEAST_AGE_S = 2.0  # between two readings, however often somebody asks for a model nobody knows
-_PATHS = {"openai": "/v1/models", "anthropic": "/v1/models", "gemini": "/v1beta/models"}
+# Anthropic's pages have 20 models and Google's 50 unless more are asked for; 1,000 is the most.
+_PATHS = {
+    "openai": ("/v1/models", b""),
+    "anthropic": ("/v1/models", b"limit=1000"),
+    "gemini": ("/v1beta/models", b"pageSize=1000"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +102,12 @@ class Catalog:
     async def _list(self, backend: Backend) -> list[ModelCard] | None:
         from gateway.relay.transport import http_client  # httpx is not needed to relay
 
-        settings = backend.settings
-        headers = {"accept": "application/json"}
-        if settings.kind == "anthropic":
-            headers["anthropic-version"] = "2023-06-01"
+        path, headers = list_request(backend)
         try:
             async with (
                 asyncio.timeout(LIST_S),
                 http_client(self._client, backend, LIST_S) as client,
-                client.stream(
-                    "GET", backend.url_path(_PATHS[settings.kind]), headers=headers
-                ) as answer,
+                client.stream("GET", path, headers=headers) as answer,
             ):
                 body = b""
                 async for piece in answer.raise_for_status().aiter_bytes():
@@ -117,6 +118,14 @@ class Catalog:
         except Exception as fault:  # noqa: BLE001 - one backend must not hide others
             log.warning("models.not_listed", backend=backend.name, fault=type(fault).__name__)
             return None
+
+
+def list_request(backend: Backend) -> tuple[str, Headers]:
+    """Path and headers, beside the backend's own, of the question for its models."""
+    headers = [(b"accept", b"application/json")]
+    if backend.settings.kind == "anthropic":
+        headers.append((b"anthropic-version", b"2023-06-01"))
+    return backend.url_path(*_PATHS[backend.settings.kind]), headers
 
 
 def read_cards(body: Any) -> list[ModelCard]:
@@ -141,6 +150,7 @@ def _context(item: dict[str, Any]) -> int | None:
         item.get("max_model_len"),
         item.get("context_length"),
         item.get("inputTokenLimit"),
+        item.get("max_input_tokens"),
         meta.get("n_ctx_train") if isinstance(meta, dict) else None,
     ):
         if type(value) is int:

@@ -144,9 +144,14 @@ class Relay:
         if not tap.is_stream or tap.encoding is not None:
             raise CutShort  # without the final HTTP chunk: a clean early end would pass for whole
         close = b"" if tap.is_between_events else b"\n\n"
-        await exchange.finish_soon(
-            close + stream_error_end(exchange.surface, error, exchange.request_id)
+        end = stream_error_end(
+            exchange.surface,
+            error,
+            exchange.request_id,
+            response_id=tap.reading.response_id,
+            sequence_number=tap.reading.sequence_number,
         )
+        await exchange.finish_soon(close + end)
 
 
 class _Passage:

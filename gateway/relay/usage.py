@@ -24,7 +24,8 @@ class Reading:
     """Everything learnt from one answer so far. Later values replace earlier ones.
 
     `delta_bytes`, `delta_count`: UTF-8 bytes and number of deltas with content, reasoning or tool
-    text. `cost`: what the provider says the call cost, in its currency.
+    text. `cost`: what the provider says the call cost, in its currency. `response_id` and
+    `sequence_number`: of a Responses stream, which must end as it began.
     """
 
     has_usage = False
@@ -32,6 +33,8 @@ class Reading:
     is_failed = False
     model: str | None = None
     cost: str | None = None
+    response_id: str | None = None
+    sequence_number: int | None = None
     delta_bytes = 0
     delta_count = 0
     tool_calls = 0
@@ -132,7 +135,11 @@ def _responses(reading: Reading, body: dict[str, Any]) -> bool:
     kind = body.get("type")
     if _is_text(kind) and str(kind).endswith(".delta"):
         reading.text(body.get("delta"))
+    if _is_count(body.get("sequence_number")):
+        reading.sequence_number = body["sequence_number"]
     response = _object(body.get("response")) or body
+    if response.get("object") == "response" and _is_text(response.get("id")):
+        reading.response_id = response["id"]
     _model(reading, response)
     if response.get("object") == "response" and response.get("status") in _RESPONSES_ENDS:
         reading.finish = response["status"]
@@ -144,9 +151,11 @@ def _responses(reading: Reading, body: dict[str, Any]) -> bool:
             reading.text(item.get("arguments"))
     reading.is_failed |= kind == "error"
     usage = _object(response.get("usage"))
+    prompt = _object(usage.get("input_tokens_details"))
     reading.usage(
         prompt=usage.get("input_tokens"),
-        cached=_object(usage.get("input_tokens_details")).get("cached_tokens"),
+        cached=prompt.get("cached_tokens"),
+        cache_write=prompt.get("cache_write_tokens"),
         output=usage.get("output_tokens"),
         reasoning=_object(usage.get("output_tokens_details")).get("reasoning_tokens"),
     )
@@ -175,6 +184,7 @@ def _messages(reading: Reading, body: dict[str, Any]) -> bool:
         cached=usage.get("cache_read_input_tokens"),
         cache_write=usage.get("cache_creation_input_tokens"),
         output=usage.get("output_tokens"),
+        reasoning=_object(usage.get("output_tokens_details")).get("thinking_tokens"),
     )
     if _is_count(usage.get("input_tokens")):
         reading.usage(
@@ -202,7 +212,7 @@ def _gemini(reading: Reading, body: dict[str, Any]) -> bool:
     prompt, tool = usage.get("promptTokenCount"), usage.get("toolUsePromptTokenCount")
     output, thoughts = usage.get("candidatesTokenCount"), usage.get("thoughtsTokenCount")
     reading.usage(
-        prompt=_sum(prompt, tool),
+        prompt=_first(_sum(prompt, tool), body.get("totalTokens")),  # countTokens has the latter
         cached=usage.get("cachedContentTokenCount"),
         output=_sum(output, thoughts),
         reasoning=thoughts,

@@ -20,6 +20,7 @@ from gateway.doctor import examine, render
 from gateway.fetch_model import FetchFailed, ModelPackage, fetch, model_path
 from gateway.settings.installation import hash_key, make_state_dir
 from gateway.settings.load import load
+from tests.fakes.provider import Provider
 
 CONFIG = (
     "server: {{state_dir: {state}}}\nbackends:\n"
@@ -72,6 +73,21 @@ def test_doctor_looks_at_everything_and_changes_nothing(config: Path, tmp_path: 
     assert not (tmp_path / "state").exists()
     assert json.loads(render(findings, as_json=True))[0]["subject"] == "machine"
     assert "backend b" in render(findings, as_json=False)
+
+
+def test_doctor_asks_every_kind_of_backend_as_calls_do(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each wants its own key, header and path; a proxy in the environment is not for calls."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    with Provider({"openai": "k", "anthropic": "k", "gemini": "k"}) as provider:
+        config.write_text("".join([
+            "backends:\n",
+            *(f"  {kind}: {{kind: {kind}, base_url: '{provider.url(kind)}/v1', "
+              f"keys: [{{label: k, secret: 'env:K'}}]}}\n" for kind in provider.keys),
+        ]))  # fmt: skip
+        found = [f for f in examine(str(config), {"K": "k"}) if f.subject.startswith("backend")]
+    assert [(f.level, f.fact) for f in found] == [("ok", "answers (200 on its model list)")] * 3
 
 
 def test_doctor_tells_a_broken_configuration(config: Path) -> None:

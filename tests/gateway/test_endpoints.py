@@ -69,6 +69,20 @@ async def test_a_model_that_was_loaded_just_now_is_found(tmp_path: Path) -> None
     assert (before.status_code, after.status_code) == (404, 200)
 
 
+async def test_models_are_asked_for_the_way_that_calls_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy in the environment, which calls do not use, does not hide a backend's models."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    async with (
+        FakeBackend(models_or(Reply())) as up,
+        running_gateway(tmp_path, backends={"b": backend(up.url, models="auto")}) as gateway,
+        httpx.AsyncClient(base_url=gateway.base, trust_env=False) as client,
+    ):
+        listed = (await client.get("/v1/models")).json()
+    assert [item["id"] for item in listed["data"]] == ["big", "small"]
+
+
 async def test_health_and_readiness(tmp_path: Path) -> None:
     async with (
         running_gateway(tmp_path, backends={"b": backend("http://127.0.0.1:1")}) as gateway,

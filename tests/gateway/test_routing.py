@@ -307,6 +307,25 @@ def test_the_error_end_of_each_stream(surface: Any, begins: bytes, ends: bytes) 
     assert end.startswith(begins) and end.endswith(ends)
 
 
+def test_the_error_end_of_a_response_continues_it() -> None:
+    """Id and number of the last event are read from the stream; without them ours stand in."""
+    reading = Reading()
+    for event in (
+        {"type": "response.created", "sequence_number": 0,
+         "response": {"id": "resp_7", "object": "response", "status": "in_progress"}},
+        {"type": "response.output_text.delta", "sequence_number": 4, "delta": "x"},
+    ):  # fmt: skip
+        reader_of("responses")(reading, event)
+    end = stream_error_end(
+        "responses", ERROR, "r1",
+        response_id=reading.response_id, sequence_number=reading.sequence_number,
+    )  # fmt: skip
+    body = json.loads(end.partition(b"data: ")[2])
+    assert (body["response"]["id"], body["sequence_number"]) == ("resp_7", 5)
+    alone = json.loads(stream_error_end("responses", ERROR, "r1").partition(b"data: ")[2])
+    assert (alone["response"]["id"], alone["sequence_number"]) == ("resp_r1", 0)
+
+
 def test_header_values_survive_any_name() -> None:
     assert header_text("b/m-1 x") == b"b/m-1 x"
     assert header_text("é%\n😀\ud800") == b"%C3%A9%25%0A%F0%9F%98%80%EF%BF%BD"
@@ -324,18 +343,20 @@ USAGES: list[tuple[Any, list[dict[str, Any]], tuple[int | None, ...]]] = [
     ("responses", [{"type": "response.completed", "response": {
         "object": "response", "status": "completed",
         "usage": {"input_tokens": 9, "output_tokens": 4,
-                  "input_tokens_details": {"cached_tokens": 3},
-                  "output_tokens_details": {"reasoning_tokens": 1}}}}], (9, 3, None, 4, 1)),
+                  "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 2},
+                  "output_tokens_details": {"reasoning_tokens": 1}}}}], (9, 3, 2, 4, 1)),
     ("messages", [{"type": "message_start", "message": {"usage": {
         "input_tokens": 4, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2,
         "output_tokens": 1}}}, {"type": "message_delta", "delta": {"stop_reason": "end_turn"},
-                                "usage": {"output_tokens": 4}}], (9, 3, 2, 4, None)),
+                                "usage": {"output_tokens": 4, "output_tokens_details": {
+                                    "thinking_tokens": 1}}}], (9, 3, 2, 4, 1)),
     ("gemini", [{"usageMetadata": {"promptTokenCount": 7, "toolUsePromptTokenCount": 2,
                                    "cachedContentTokenCount": 3, "candidatesTokenCount": 3,
                                    "thoughtsTokenCount": 1}}], (9, 3, None, 4, 1)),
     ("chat", [{"usage": {"prompt_tokens": True, "completion_tokens": -4}}], (None,) * 5),
     ("embeddings", [{"usage": {"prompt_tokens": 9}}], (9, None, None, 0, None)),
     ("count_tokens", [{"input_tokens": 9}], (9, None, None, None, None)),
+    ("gemini", [{"totalTokens": 9}], (9, None, None, None, None)),
 ]  # fmt: skip
 
 
