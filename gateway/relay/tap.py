@@ -66,7 +66,8 @@ class Tap:
     def lacks_its_end(self) -> bool:
         """Whether a finished answer shows that it is not whole."""
         self.finish()
-        return self._is_unreadable or (self.is_on and self.reading.finish is None)
+        is_open = self.reading.finish is None and not self.reading.is_without_finish
+        return self._is_unreadable or (self.is_on and is_open)
 
     def _read_rest(self) -> None:
         """Reads what has not been read yet."""

@@ -29,6 +29,7 @@ class Reading:
     """
 
     has_usage = False
+    is_without_finish = False  # an answer of a kind that has no finish reason, and it is whole
     finish: str | None = None
     is_failed = False
     model: str | None = None
@@ -206,7 +207,7 @@ def _gemini(reading: Reading, body: dict[str, Any]) -> bool:
     if _object(body.get("promptFeedback")).get("blockReason"):
         reading.finish = "SAFETY"
     if "totalTokens" in body:  # the answer to countTokens
-        reading.finish = "stop"
+        reading.is_without_finish = True
         reading.usage(prompt=body["totalTokens"])
     usage = _object(body.get("usageMetadata"))
     prompt, tool = usage.get("promptTokenCount"), usage.get("toolUsePromptTokenCount")
@@ -222,14 +223,14 @@ def _gemini(reading: Reading, body: dict[str, Any]) -> bool:
 
 
 def _count(reading: Reading, body: dict[str, Any]) -> bool:
-    reading.finish = "stop"
+    reading.is_without_finish = True
     reading.usage(prompt=_first(body.get("input_tokens"), body.get("totalTokens")))
     return True
 
 
 def _embeddings(reading: Reading, body: dict[str, Any]) -> bool:
     _model(reading, body)
-    reading.finish = "stop"
+    reading.is_without_finish = True
     reading.usage(prompt=_object(body.get("usage")).get("prompt_tokens"), output=0)
     _cost(reading, _object(body.get("usage")))
     return True
