@@ -11,18 +11,22 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol, cast
-from urllib.parse import unquote
 
 import httptools
 
+from gateway.door.head import (
+    head_fault,
+    head_without_offer,
+    headers_too_large,
+    malformed,
+    split_target,
+)
 from gateway.errors import ApiError
 from gateway.exchange import ClientLeft, Exchange, Headers
 from proto.limits import (
     HEADER_BLOCK_BYTES,
-    HEADER_COUNT,
     PIPELINED_BYTES,
     PIPELINED_REQUESTS,
     REQUEST_LINE_BYTES,
@@ -37,7 +41,6 @@ LINE_REST_BYTES = len(" HTTP/1.1\r\n") + 1  # of a request line beside method an
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
-_OFFERS = frozenset({b"upgrade", b"http2-settings"})
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
@@ -100,11 +103,11 @@ class ClientConnection(asyncio.Protocol):
         except httptools.HttpParserCallbackError:
             raise  # a fault of ours, and not of the request
         except httptools.HttpParserError:
-            self._refuse(_malformed("the request is not HTTP/1.1"))
+            self._refuse(malformed("the request is not HTTP/1.1"))
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > REQUEST_LINE_BYTES + HEADER_BLOCK_BYTES + len(data):
-                self._refuse(_headers_too_large())
+                self._refuse(headers_too_large())
             elif self._head_bytes == len(data) and self._running is None:
                 self._expire_in(HEAD_S)  # once: not again with every piece of it
         if self._running is None and self._waiting:
@@ -274,22 +277,16 @@ class ClientConnection(asyncio.Protocol):
         if method == b"CONNECT":
             self._refuse(ApiError(405, "method_not_allowed", "CONNECT is not allowed here."))
             return
-        lines = [b"%b %b HTTP/1.1\r\n" % (method, target)]
-        for name, value in self._headers:
-            if name == b"connection":
-                tokens = [token.strip() for token in value.split(b",")]
-                value = b", ".join(token for token in tokens if token.lower() not in _OFFERS)
-            if name not in _OFFERS:
-                lines.append(b"%b: %b\r\n" % (name, value))
+        head = head_without_offer(method, target, self._headers)
         self._parser = httptools.HttpRequestParser(self)
-        self.data_received(b"".join(lines) + b"\r\n" + rest)
+        self.data_received(head + rest)
 
     def _new_exchange(self) -> Exchange:
         headers = self._headers
         exchange = Exchange(
             self,
             self._method().decode("ascii"),
-            _split(self._target),
+            split_target(self._target),
             headers,
             dict(reversed(headers)),  # the first of each name
             self._door.new_id(),
@@ -302,23 +299,8 @@ class ClientConnection(asyncio.Protocol):
         version = self._parser.get_http_version()
         self.speaks_chunked = version == "1.1"
         self._keeps_alive = self.speaks_chunked and self._parser.should_keep_alive()
-        headers, fields = exchange.headers, exchange.fields
-        if len(headers) > HEADER_COUNT or (
-            self._head_bytes + self._fed_bytes > HEADER_BLOCK_BYTES
-            and _block_bytes(headers) > HEADER_BLOCK_BYTES
-        ):
-            return _headers_too_large()
-        if not self.speaks_chunked and version != "1.0":
-            return _malformed("use HTTP/1.1")
-        if b"expect" in fields and fields[b"expect"].lower() != b"100-continue":
-            message = "'Expect' can only be 100-continue here."
-            return ApiError(417, "expectation_failed", message, param="expect")
-        if b"host" not in fields and self.speaks_chunked:
-            return _malformed("it has no Host header")
-        is_repeated = len(fields) < len(headers)
-        if is_repeated and sum(name == b"host" for name, _ in headers) > 1:
-            return _malformed("it has two Host headers")
-        return None
+        head_bytes = self._head_bytes + self._fed_bytes
+        return head_fault(exchange.headers, exchange.fields, version, at_most_bytes=head_bytes)
 
     def _refuse(self, fault: ApiError, exchange: Exchange | None = None) -> None:
         """Answers what was asked so far with an error, and hears no more."""
@@ -383,34 +365,3 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
         else:
             self._transport.close()
-
-
-def _block_bytes(headers: Headers) -> int:
-    """The size of headers as lines."""
-    return sum(len(name) + len(value) + 4 for name, value in headers)
-
-
-@lru_cache(maxsize=256)
-def _split(target: bytes) -> tuple[str, bytes, bytes]:
-    """Decoded path, path as it came, query."""
-    if not target.startswith(b"/"):
-        try:
-            parsed = httptools.parse_url(target)  # the absolute form that proxies are sent
-            target = (parsed.path or b"/") + (b"?" + parsed.query if parsed.query else b"")
-        except httptools.HttpParserInvalidURLError:
-            return target.decode("latin-1"), target, b""
-    raw_path, _, query = target.partition(b"#")[0].partition(b"?")
-    path = raw_path.decode("latin-1")
-    return (unquote(path) if "%" in path else path), raw_path, query
-
-
-def _malformed(reason: str) -> ApiError:
-    return ApiError(400, "invalid_request", f"The request cannot be read: {reason}.")
-
-
-def _headers_too_large() -> ApiError:
-    message = (
-        f"The headers are larger than {HEADER_BLOCK_BYTES // 1024} KiB, "
-        f"or more than {HEADER_COUNT} fields."
-    )
-    return ApiError(431, "headers_too_large", message)

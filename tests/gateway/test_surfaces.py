@@ -57,7 +57,7 @@ def test_replacing_a_value_changes_nothing_else(
     [
         b"", b"[]", b"{", b'{"a"}', b'{"a":1,}', b'{"a":1}x', b'{a:1}', b'{"a":NaN}', b"\xff{}",
         b'{"a":' + b"[" * 101 + b"]" * 101 + b"}", b'{"a":' + b"[" * 100_000,
-        b'{"a":' + b"9" * 5000 + b"}", b'{"a" 1}', b"null", b'"x"',
+        b'{"a" 1}', b"null", b'"x"',
     ],
 )  # fmt: skip
 def test_what_is_no_json_object_is_a_400(raw: bytes) -> None:
@@ -331,3 +331,10 @@ def test_completions_streamed_and_whole_are_the_same_answer(include_usage: bool 
     assert whole["choices"][0]["text"] == text == "aé"
     assert whole["object"] == "text_completion"
     assert len([chunk for chunk in streamed if "usage" in chunk]) == (include_usage is not False)
+
+
+def test_a_number_may_have_any_length_and_keeps_its_form() -> None:
+    raw = b'{"a":' + b"9" * 5000 + b',"model":"m"}'
+    envelope = read_envelope(raw)
+    assert envelope.fields["a"] == float("inf") and envelope.fields["model"] == "m"
+    assert with_value(envelope, "model", "n") == raw.replace(b'"m"', b'"n"')

@@ -85,7 +85,7 @@ def count(request: Request) -> Reply:
     """The tokens of a prompt that is not answered."""
     prompt = counts(request.number).prompt
     body, usage = {"input_tokens": prompt}, Usage(prompt=prompt)
-    return Reply("count_tokens", request.model, body, "stop", usage, kind="count")
+    return Reply("count_tokens", request.model, body, usage=usage, kind="count")
 
 
 def _call(request: Request) -> Call | None:

@@ -114,7 +114,7 @@ def embedding(request: Request) -> Reply:
         "usage": {"prompt_tokens": prompt, "total_tokens": prompt},
     }  # fmt: skip
     usage = Usage(prompt=prompt, output=0)
-    return Reply("embeddings", request.model, body, "stop", usage, kind="embedding")
+    return Reply("embeddings", request.model, body, usage=usage, kind="embedding")
 
 
 def _chat_call(request: Request) -> Call | None:
