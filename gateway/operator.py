@@ -71,7 +71,7 @@ class Operator:
             raise not_found(exchange.path)
         query = exchange.query.decode("latin-1")
         async with asyncio.timeout(USAGE_S):
-            body = await asyncio.to_thread(usage_body, self._database.reader, query)
+            body = await asyncio.to_thread(usage_body, self._database, query)
         exchange.reply(200, body)
 
     async def metrics(self, exchange: Exchange, identity: Identity) -> None:
