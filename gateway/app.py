@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,7 +19,7 @@ from gateway.backends.base import Backend
 from gateway.backends.catalog import Catalog
 from gateway.closing import Closing
 from gateway.door.door import Door
-from gateway.fetch_model import model_path
+from gateway.embedded_model import model_path
 from gateway.ledger.command import OpenLedger
 from gateway.ledger.prices import PriceList
 from gateway.middleware.auth import Auth
@@ -35,11 +34,12 @@ from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
 from gateway.settings.load import SettingsError, open_to_everybody
 from gateway.settings.types import Settings
-from gateway.supervisor import Supervisor
+from gateway.version import VERSION
 from proto.worker_settings import Launch
 
 if TYPE_CHECKING:
     from gateway.backends.engine import EngineLink
+    from gateway.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +62,7 @@ class Gateway:
         self.auth = Auth(settings)
         self.client = UpstreamClient()
         self.engine = _engine_link(settings)
-        self.supervisor = self._supervisor() if settings.worker and settings.worker.spawn else None
+        self.supervisor = _supervisor(settings, self.engine)
         self.closing = Closing(ledger.books, self.metrics, access_log, hash_key(state_dir))
         self.pipeline = Pipeline(
             routing=build_routing(settings, self.client),
@@ -71,7 +71,7 @@ class Gateway:
             ledger=ledger.books,
             closing=self.closing,
             max_body_bytes=settings.server.max_body_mb * 1024**2,
-            version=version("tandem-llm"),
+            version=VERSION,
         )
         self.metrics.sources = [self._backend_metrics, self._ledger_metrics]
         self.operator = Operator(self.pipeline, self.engine, ledger.database, self.metrics)
@@ -162,10 +162,6 @@ class Gateway:
             yield "ledger_rows", (state,), getattr(counts, state)
         yield "ledger_waiting", (), counts.waiting
 
-    def _supervisor(self) -> Supervisor:
-        assert self.engine is not None
-        return Supervisor(build_launch(self.settings), self.engine.lose)
-
 
 def build_routing(
     settings: Settings, client: UpstreamClient, before: Routing | None = None
@@ -214,6 +210,14 @@ def _engine_link(settings: Settings) -> EngineLink | None:
     from gateway.backends.engine import EngineLink
 
     return EngineLink(settings.worker_endpoint)
+
+
+def _supervisor(settings: Settings, engine: EngineLink | None) -> Supervisor | None:
+    if engine is None or settings.worker is None or not settings.worker.spawn:
+        return None
+    from gateway.supervisor import Supervisor
+
+    return Supervisor(build_launch(settings), engine.lose)
 
 
 def _managed(engine: EngineLink | None, settings: Settings) -> ManagedWay | None:

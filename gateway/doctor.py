@@ -20,7 +20,7 @@ import httpx
 
 from gateway.backends.base import Backend
 from gateway.backends.catalog import list_request
-from gateway.fetch_model import REGISTRY, model_path
+from gateway.embedded_model import REGISTRY, model_path
 from gateway.preflight import CommandFailed, check_packages
 from gateway.routing.table import spoken_by
 from gateway.settings.load import SettingsError, find_file, load

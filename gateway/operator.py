@@ -1,10 +1,11 @@
 """What answers about the gateway itself: model list, health, readiness, usage. Serves no model."""
 
+from __future__ import annotations
+
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gateway.backends.engine import EngineLink
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.ledger.command import usage_body
@@ -13,6 +14,9 @@ from gateway.observe.metrics import Metrics, exposition
 from gateway.pipeline import Pipeline
 from gateway.store.db import Database
 from gateway.surfaces.models import ListedModel, form_of, model_item, model_list
+
+if TYPE_CHECKING:
+    from gateway.backends.engine import EngineLink
 
 USAGE_S = 30.0  # a report over a very long time may take this long
 

@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from gateway.fetch_model import REGISTRY, model_path
+from gateway.embedded_model import REGISTRY, model_path
 from gateway.settings.types import Settings
 
 PACKAGES = ("gateway", "conductor", "worker", "proto")

@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from gateway.fetch_model import model_path
+from gateway.embedded_model import model_path
 from gateway.settings.types import Settings
 from tests.e2e.server import Server, serving
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.fetch_model import model_path
+from gateway.embedded_model import model_path
 from gateway.settings.types import Settings
 from tests.e2e.server import Server, serving
 from tests.fakes.recorder import Recorder

@@ -17,7 +17,8 @@ import pytest
 from gateway import fetch_model, preflight
 from gateway.cli import main
 from gateway.doctor import examine, render
-from gateway.fetch_model import FetchFailed, ModelPackage, fetch, model_path
+from gateway.embedded_model import ModelPackage, model_path
+from gateway.fetch_model import FetchFailed, fetch
 from gateway.settings.installation import hash_key, make_state_dir
 from gateway.settings.load import load
 from tests.fakes.provider import Provider

@@ -101,7 +101,22 @@ def test_no_fault_is_swallowed(path: Path) -> None:
     [
         (
             "gateway.app",
-            ("torch", "worker", "numpy", "tokenizers", "transformers", "sqlalchemy", "alembic"),
+            (
+                "torch",
+                "worker",
+                "numpy",
+                "tokenizers",
+                "transformers",
+                "sqlalchemy",
+                "alembic",
+                "zmq",
+                "msgpack",
+                "httpx",
+                "prometheus_client",
+                "brotli",
+                "zstandard",
+                "email",
+            ),
         ),
         ("gateway.cli", ("torch", "worker", "starlette", "sqlalchemy", "uvicorn")),
         ("conductor.client", ("starlette", "msgpack", "torch")),
