@@ -16,12 +16,12 @@ def write(writer: WriteConnection, heads: Sequence[Bound], rows: Sequence[Bound]
     brief = [row for row in rows if is_brief(row)]
     with writer.transaction() as cursor:
         if heads:
-            cursor.executemany(statements.write_head, heads)
+            writer.insert(cursor, statements.write_head, heads)
         if brief:
-            cursor.executemany(statements.write_brief_row, brief)
+            writer.insert(cursor, statements.write_brief_row, brief)
         if len(brief) < len(rows):
             others = [row for row in rows if not is_brief(row)]
-            cursor.executemany(statements.write_row, others)
+            writer.insert(cursor, statements.write_row, others)
 
 
 def mark_lost(writer: WriteConnection) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # long as to call this one: a dictionary's `get`, the quickest function that answers None.
 sqlite3.register_adapter(type(None), dict[None, None]().get)
 
+ROWS_AT_ONCE = 32  # in one statement of SQLite
 BUSY_S = 30.0  # how long SQLite waits for another process that is writing
 CONNECT_S = 5  # PostgreSQL that does not answer is down
 SILENCE_MS = 30_000  # PostgreSQL that takes no bytes for so long is gone
@@ -177,7 +178,9 @@ def _open_sqlite(path: Path, only_below: Path | None) -> Database:
         return connection
 
     # Takes the write lock when it begins, where waiting for it works, and not at the first write.
-    writer = WriteConnection(connect, sqlite3, SQLITE, begin="BEGIN IMMEDIATE")
+    writer = WriteConnection(
+        connect, sqlite3, SQLITE, begin="BEGIN IMMEDIATE", rows_at_once=ROWS_AT_ONCE
+    )
     return Database(str(path.resolve()), writer, connect, path)
 
 
