@@ -68,7 +68,7 @@ class Operator:
             raise not_found(exchange.path)
         query = exchange.scope["query_string"].decode("latin-1")
         async with asyncio.timeout(USAGE_S):
-            body = await asyncio.to_thread(usage_body, self._database.reader, query)
+            body = await asyncio.to_thread(usage_body, self._database, query)
         await exchange.reply(200, body)
 
     def _listed(self) -> list[ListedModel]:

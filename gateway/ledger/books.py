@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.ledger.entry import Entry
-from gateway.ledger.row import Row
+from gateway.ledger.row import Columns
 
+# Adds the cost columns to a row that is about to be written, unless it has a `cost_source`.
+PriceRow = Callable[[Columns], None]
 STOP_S = 10.0  # for what waits when the process ends
 
 
@@ -44,7 +46,7 @@ class Books(Protocol):
     def counts(self) -> Counts:
         """Where the rows are, all at one moment."""
 
-    def use_prices(self, price: Callable[[Row], Row]) -> None:
+    def use_prices(self, price: PriceRow) -> None:
         """Prices rows written from now on by another list (a reload)."""
 
     def stop(self, wait_s: float = STOP_S) -> Counts:
@@ -67,7 +69,7 @@ class NoLedger:
         """All zero."""
         return Counts()
 
-    def use_prices(self, price: Callable[[Row], Row]) -> None:
+    def use_prices(self, price: PriceRow) -> None:
         """Forgets them."""
 
     def stop(self, wait_s: float = STOP_S) -> Counts:

@@ -1,4 +1,7 @@
-"""The ledger as `serve`, the command line and HTTP open it. Knows no table and no query."""
+"""The ledger as `serve`, the command line and HTTP open it. Knows no table and no query.
+
+What reports are made with is imported with the first of them: `serve` need not load it to book.
+"""
 
 import argparse
 import time
@@ -8,16 +11,12 @@ from pathlib import Path
 from typing import TextIO
 from urllib.parse import parse_qsl
 
-from sqlalchemy import Engine
-
 from gateway.errors import ApiError
 from gateway.ledger.books import Books, NoLedger
 from gateway.ledger.clock import Clock
 from gateway.ledger.prices import PriceList
 from gateway.ledger.query import ReportFault
-from gateway.ledger.render import as_json
-from gateway.ledger.report import report
-from gateway.ledger.verbs import ReportWords, query_of, run_export, run_report, run_reprice
+from gateway.ledger.words import ReportWords, query_of
 from gateway.ledger.writer import Ledger
 from gateway.preflight import CommandFailed
 from gateway.settings.installation import make_state_dir
@@ -72,31 +71,40 @@ def open_database(settings: Settings, option: str | None = None) -> Database:
 
 def print_report(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
     """`tandem ledger report`."""
+    from gateway.ledger.verbs import run_report
+
     words = _words(args, by=args.by)
     return _print(settings, args, lambda db: run_report(words, db.reader, out, now_ms()))
 
 
 def print_export(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
     """`tandem ledger export`."""
+    from gateway.ledger.verbs import run_export
+
     words = _words(args)
     return _print(settings, args, lambda db: run_export(words, db.reader, out, now_ms()))
 
 
 def reprice_rows(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
     """`tandem ledger reprice`."""
+    from gateway.ledger.verbs import run_reprice
+
     words, price = _words(args), PriceList(settings.prices).price
 
     def run(database: Database) -> None:
-        run_reprice(words, database.writer, price, out, now_ms(), is_written=args.yes)
+        run_reprice(words, database.editor, price, out, now_ms(), is_written=args.yes)
 
     return _print(settings, args, run)
 
 
-def usage_body(engine: Engine, query_string: str) -> bytes:
+def usage_body(database: Database, query_string: str) -> bytes:
     """The body of `GET /v1/dashboard/usage`: the report of `?by=model,day&since=7d` as JSON.
 
-    Raises: ApiError 400 that says what to change.
+    Blocks: not for an event loop. Raises: ApiError 400 that says what to change.
     """
+    from gateway.ledger.render import as_json
+    from gateway.ledger.report import report
+
     fields = dict(parse_qsl(query_string))
     known = {"by", "since", "until", "utc", *FILTERS}
     if unknown := fields.keys() - known:
@@ -116,7 +124,7 @@ def usage_body(engine: Engine, query_string: str) -> bytes:
         kind=fields.get("kind"),
     )
     try:
-        return as_json(report(engine, query_of(words, now_ms()))).encode()
+        return as_json(report(database.reader, query_of(words, now_ms()))).encode()
     except ReportFault as fault:
         raise ApiError(400, "invalid_request", f"{fault}.") from fault
 

@@ -5,15 +5,14 @@ the columns; the times come from readings of one clock.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from hashlib import blake2b
 from math import floor
-from operator import attrgetter
 from typing import Any, Literal
 
-from gateway.ledger.row import COLUMNS, INT_MAX
+from gateway.ledger.row import COLUMNS, INT_MAX, UNSAID
+from gateway.store.statements import BRIEF
 from proto.events import Speculation, Timings, Usage
 
 Kind = Literal[
@@ -26,21 +25,35 @@ UsageSource = Literal["backend", "counted", "estimated", "none"]
 
 MICROS = 1_000_000  # the ledger counts money in these parts of a currency unit
 NOT_HASHED = frozenset({"stream", "stream_options"})  # a client's own retry may change these
-HASHED_HEAD_CHARS = 64 * 1024  # of a long value: with its length and tail enough to tell it apart,
-HASHED_TAIL_CHARS = 192 * 1024  # and no body holds the event loop for more than a fraction of 1 ms
+HASHED_HEAD_CHARS = 8 * 1024  # of a long value: with its length and its tail enough to tell it
+HASHED_TAIL_CHARS = 24 * 1024  # apart, and no body holds the event loop for more than 0.1 ms
 
 
-@dataclass(slots=True, kw_only=True)
 class Entry:
     """One request (or one further call made for it), from arrival to its one `close`.
 
     `arrived_s`, `first_delta_s`, `last_delta_s` and the `now_s` of `close` are readings of one
     monotonic clock. The other fields are columns of the ledger; nothing changes after `close`.
+
+    An entry's own dictionary holds its columns: from the start those that most requests come to
+    know (replacing is quicker than adding), others once they are set; until then the class answers
+    for them. What is no column lies in slots beside it.
     """
+
+    __slots__ = (
+        "__dict__", "arrived_s", "decode_s", "first_delta_s", "is_booked", "is_closed",
+        "last_delta_s",
+    )  # fmt: skip
+
+    arrived_s: float
+    first_delta_s: float | None
+    last_delta_s: float | None
+    decode_s: float | None
+    is_closed: bool
+    is_booked: bool
 
     request_id: str
     ts_ms: int
-    arrived_s: float
     parent_request_id: str | None = None
     run_id: str | None = None
     conversation_id: str | None = None
@@ -110,11 +123,18 @@ class Entry:
     cost_source: Literal["provider"] | None = None
     version: str | None = None
     code_sha: str | None = None
-    first_delta_s: float | None = None
-    last_delta_s: float | None = None
-    decode_s: float | None = None
-    is_closed: bool = False
-    is_booked: bool = False
+
+    def __init__(self, *, request_id: str, ts_ms: int, arrived_s: float, **columns: Any) -> None:
+        """A request that has arrived. Raises: TypeError for a name that is no column."""
+        if not columns.keys() <= ENTRY_COLUMNS:
+            raise TypeError(f"no column of an entry: {sorted(columns.keys() - ENTRY_COLUMNS)}")
+        self.__dict__ = known = _USUAL.copy()
+        known.update(columns)
+        known["request_id"] = request_id
+        known["ts_ms"] = ts_ms
+        self.arrived_s = arrived_s
+        self.first_delta_s = self.last_delta_s = self.decode_s = None
+        self.is_closed = self.is_booked = False
 
     def saw_delta(self, now_s: float) -> None:
         """A delta with content, reasoning or tool text went by."""
@@ -137,16 +157,18 @@ class Entry:
         `prompt` includes cached and written tokens, `completion` includes reasoning. Parts larger
         than their whole are cut to it, and impossible counts are unknown.
         """
-        self.upstream_input_tokens = _count(prompt)
-        self.upstream_output_tokens = _count(completion)
-        self.upstream_cached_tokens = _part(cached, self.upstream_input_tokens)
-        rest = _rest(self.upstream_input_tokens, self.upstream_cached_tokens)
-        self.upstream_cache_write_tokens = _part(cache_write, rest)
-        self.upstream_reasoning_tokens = _part(reasoning, self.upstream_output_tokens)
+        prompt, completion = _count(prompt), _count(completion)
+        cached = _part(cached, prompt)
+        cache_write = _part(cache_write, _rest(prompt, cached))
+        reasoning = _part(reasoning, completion)
+        self.upstream_input_tokens = self.prompt_tokens = prompt
+        self.upstream_output_tokens = self.completion_tokens = completion
+        self.upstream_cached_tokens = self.cached_tokens = cached
+        self.upstream_cache_write_tokens = self.cache_write_tokens = cache_write
+        self.upstream_reasoning_tokens = self.reasoning_tokens = reasoning
         self.note_tokens = self.hidden_tokens = None
         self.adjusted = False
         self.usage_source = source
-        self._show()
 
     def book_hidden(
         self, *, note: int, hidden: int, is_estimated: bool, children: Sequence["Entry"] = ()
@@ -255,9 +277,12 @@ class Entry:
             raise AssertionError(f"entry closed twice: {self.request_id}")
         self.is_closed = True
         self.outcome = outcome
-        self.status = status if status is not None else self.status
-        self.finish_reason = finish_reason or self.finish_reason
-        self.error_type = error_type or self.error_type
+        if status is not None:
+            self.status = status
+        if finish_reason:
+            self.finish_reason = finish_reason
+        if error_type:
+            self.error_type = error_type
         self.total_ms = _ms(now_s - self.arrived_s)
         if outcome == "refused":
             self._forget_usage_and_speed()
@@ -267,8 +292,12 @@ class Entry:
 
     def columns(self) -> dict[str, Any]:
         """The columns that are known, by name, not yet fitted to what a column can hold."""
-        known = zip(_ENTRY_COLUMNS, _read_columns(self), strict=True)
-        return {name: value for name, value in known if value is not None}
+        known = {name: value for name, value in self.values().items() if value is not None}
+        return {**UNSAID, **known}
+
+    def values(self) -> dict[str, Any]:
+        """What was set of them, as quickly as it goes: also as None."""
+        return self.__dict__.copy()
 
     def _settle_times(self) -> None:
         if self.ttft_ms is None and self.first_delta_s is not None:
@@ -305,8 +334,9 @@ class Entry:
         self.prefill_tps = None
 
 
-_ENTRY_COLUMNS = tuple(name for name in COLUMNS if name in Entry.__dataclass_fields__)
-_read_columns = attrgetter(*_ENTRY_COLUMNS)
+ENTRY_COLUMNS = frozenset(COLUMNS) & Entry.__annotations__.keys()
+# What `BRIEF` rows are made of.
+_USUAL = {name: getattr(Entry, name, None) for name in BRIEF if name in ENTRY_COLUMNS}
 
 
 def body_hash(key: bytes, text: str, spans: Mapping[str, tuple[int, int]]) -> str:
@@ -316,17 +346,18 @@ def body_hash(key: bytes, text: str, spans: Mapping[str, tuple[int, int]]) -> st
     the fields, the space between them, `stream` and `stream_options` do not count. `key`: of this
     installation, at most 64 bytes.
     """
-    digest = blake2b(key=key, digest_size=8)
-    for name in sorted(spans.keys() - NOT_HASHED):
-        start, end = spans[name]
-        if end - start > HASHED_HEAD_CHARS + HASHED_TAIL_CHARS:
-            value = text[start : start + HASHED_HEAD_CHARS] + text[end - HASHED_TAIL_CHARS : end]
-        else:
-            value = text[start:end]
-        # The lengths keep two different lists of fields from reading alike.
-        digest.update(f"{len(name)}:{name}={end - start}:".encode(errors="surrogatepass"))
-        digest.update(value.encode(errors="surrogatepass"))
-    return digest.hexdigest()
+    pieces = []
+    for name in sorted(spans):
+        if name not in NOT_HASHED:
+            start, end = spans[name]
+            pieces.append(name)
+            if end - start > HASHED_HEAD_CHARS + HASHED_TAIL_CHARS:
+                pieces += (str(end - start), text[start : start + HASHED_HEAD_CHARS])
+                start = end - HASHED_TAIL_CHARS
+            pieces.append(text[start:end])
+    # JSON has no NUL in it: two different bodies do not read alike.
+    hashed = "\0".join(pieces).encode(errors="surrogatepass")
+    return blake2b(hashed, key=key, digest_size=8).hexdigest()
 
 
 def _count(value: int | None) -> int | None:

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from sqlalchemy import Engine, select
 
-from gateway.ledger.query import Query, check, scope
+from gateway.ledger.query import Query, check
 from gateway.ledger.render import csv_cell
 from gateway.ledger.row import COLUMNS
+from gateway.ledger.scope import scope
 from gateway.store.tables import ledger
 
 ExportFormat = Literal["csv", "jsonl"]

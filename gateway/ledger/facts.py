@@ -10,7 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, Subquery, and_, case, func, or_, select
 
 from gateway.ledger.period import DAY_MS, HOUR_MS, Offsets, days_of, hours_of, offsets_of
-from gateway.ledger.query import COLUMN_OF, Dimension, Query, ReportFault, scope
+from gateway.ledger.query import Dimension, Query, ReportFault
+from gateway.ledger.scope import COLUMN_OF, scope
 from gateway.store.tables import ledger
 
 PERIOD_DAYS = 36_525  # a century

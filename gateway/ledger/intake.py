@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.ledger.books import Counts
 from gateway.ledger.entry import Entry
-from gateway.ledger.row import Row, values_of
+from gateway.ledger.row import Bound, unbound
 from gateway.ledger.spill import Chunk, Spill, SpillFile, decode, encode
 
 BATCH_ROWS = 1_000  # in one transaction
@@ -26,6 +26,11 @@ def columns_of(source: Source) -> dict[str, Any]:
     return source.columns() if isinstance(source, Entry) else source
 
 
+def values_of(source: Source) -> dict[str, Any]:
+    """What was set of them, as quickly as it goes: also as None."""
+    return source.values() if isinstance(source, Entry) else source
+
+
 @dataclass(slots=True)
 class Batch:
     """Rows that are being written. `chunk`: their place in the spill, if they come from there.
@@ -36,13 +41,13 @@ class Batch:
     sources: list[Source]
     heads: list[Entry]
     chunk: Chunk | None = None
-    parts: list[list[Row]] | None = None
+    parts: list[list[Bound]] | None = None
 
     def rest(self) -> list[Source]:
         """What is not settled yet."""
         if self.parts is None:
             return self.sources
-        return [values_of(row) for part in self.parts for row in part]
+        return [unbound(row) for part in self.parts for row in part]
 
 
 class Intake:
@@ -147,7 +152,7 @@ class Intake:
             self.batch = Batch(list(entries), heads)
         return self.batch
 
-    def begin(self, batch: Batch, rows: list[Row]) -> None:
+    def begin(self, batch: Batch, rows: list[Bound]) -> None:
         """These rows were made of the batch's sources; a source that made none is dropped."""
         with self._lock:
             if not self.is_over:

@@ -8,17 +8,16 @@ one. What is not known stays None: it is never 0.
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from fnmatch import translate
 from fractions import Fraction
 from hashlib import sha256
 from math import floor
-from typing import Any
 
 from gateway.ledger.entry import MICROS
-from gateway.ledger.row import BIG_MAX, Row, with_columns
+from gateway.ledger.row import BIG_MAX, Columns
 from gateway.settings.types import EnergyPrice, PriceSettings, TokenPrices
 
 TOKENS_PER_PRICE = 1_000_000
@@ -28,6 +27,8 @@ W_MS_PER_KWH = 3_600_000_000  # 1,000 W for an hour
 FREE_KINDS = frozenset({"replay", "cache", "count"})  # nothing is processed for these
 GLOB_SIGNS = frozenset("*?[")
 CURRENCY = re.compile(r"[A-Z]{3}")
+FROZEN = ("input", "cached", "cache_write", "output", "reasoning", "request")
+FOUND_MOST = 1_000  # answers that are kept; a client may choose a model's name
 
 
 class PriceFault(Exception):
@@ -42,7 +43,8 @@ class PriceFault(Exception):
 class Price:
     """One entry as it is frozen into rows, with what is missing filled in by rule.
 
-    `since_day`: an ordinal, 0 for ever. All token prices None: tokens are not charged.
+    `since_day`: an ordinal, 0 for ever. All token prices None: tokens are not charged. `columns`:
+    what of it a row keeps.
     """
 
     price_id: str
@@ -55,6 +57,13 @@ class Price:
     reasoning: int | None = None
     request: int | None = None
     energy: EnergyPrice | None = None
+    columns: Columns = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        known = {f"price_{name}": getattr(self, name) for name in FROZEN}
+        columns = {name: units for name, units in known.items() if units is not None}
+        columns |= {"currency": self.currency, "price_id": self.price_id}
+        object.__setattr__(self, "columns", columns)
 
 
 class PriceList:
@@ -71,54 +80,71 @@ class PriceList:
         self._entries = [
             (_matcher(entry.backend), _matcher(entry.model), _price_of(entry)) for entry in ranked
         ]
+        self._found: dict[tuple[str, str, int], Price | None] = {}
 
     def find(self, backend: str | None, model: str | None, ts_ms: int) -> Price | None:
         """The price of a call at this time (days are UTC), None when the list has none."""
         if backend is None or model is None:
             return None
-        day = EPOCH_DAY + ts_ms // DAY_MS
+        asked = (backend, model, ts_ms // DAY_MS)
+        try:
+            return self._found[asked]
+        except KeyError:
+            if len(self._found) >= FOUND_MOST:
+                self._found.clear()
+            found = self._found[asked] = self._look_up(*asked)
+            return found
+
+    def price(self, row: Columns) -> None:
+        """Adds the cost columns. A row that has a `cost_source` keeps what it has."""
+        if row["cost_source"] is not None:
+            return
+        model = row.get("upstream_model") or row.get("model")
+        price = self.find(row.get("backend"), model, row["ts_ms"])
+        if row["kind"] in FREE_KINDS:
+            row["cost_micros"] = 0
+            row["cost_source"] = "none"
+            if price is not None:
+                row["currency"] = price.currency
+            return
+        if price is None or row["outcome"] == "refused":
+            row["cost_source"] = "none"
+            return
+        cost = energy_cost(row, price.energy) if price.energy else table_cost(row, price)
+        row.update(price.columns)
+        if cost is None or cost > BIG_MAX:
+            row["cost_source"] = "none"
+        else:
+            row["cost_micros"] = cost
+            row["cost_source"] = "energy" if price.energy else "table"
+
+    def _look_up(self, backend: str, model: str, day: int) -> Price | None:
+        ordinal = EPOCH_DAY + day
         for of_backend, of_model, price in self._entries:
-            if price.since_day <= day and of_model.match(model) and of_backend.match(backend):
+            if price.since_day <= ordinal and of_model.match(model) and of_backend.match(backend):
                 return price
         return None
 
-    def price(self, row: Row) -> Row:
-        """The row with its cost columns. One that has a `cost_source` keeps what it has."""
-        if row.cost_source is not None:
-            return row
-        price = self.find(row.backend, row.upstream_model or row.model, row.ts_ms)
-        if row.kind in FREE_KINDS:
-            currency = price.currency if price else None
-            return with_columns(
-                row, {"cost_micros": 0, "cost_source": "none", "currency": currency}
-            )
-        if price is None or row.outcome == "refused":
-            return with_columns(row, {"cost_source": "none"})
-        cost = energy_cost(row, price.energy) if price.energy else table_cost(row, price)
-        if cost is None or cost > BIG_MAX:
-            return with_columns(row, {"cost_source": "none", **_frozen(price)})
-        source = "energy" if price.energy else "table"
-        return with_columns(row, {"cost_micros": cost, "cost_source": source, **_frozen(price)})
 
-
-def table_cost(row: Row, price: Price) -> int | None:
+def table_cost(row: Columns, price: Price) -> int | None:
     """What the row's own call costs; None when a part of it is not known.
 
     Over the upstream columns, with `uncached = input − cached − cache_write` and `plain = output −
     reasoning`: `round_half_up((uncached·P_in + cached·P_cached + cache_write·P_write + plain·P_out
     + reasoning·P_reason) / 10^6) + P_request`.
     """
+    known = row.get
     if price.input is None and price.output is None:
-        is_answered = row.outcome in ("succeeded", "aborted")
+        is_answered = row["outcome"] in ("succeeded", "aborted")
         return price.request if is_answered else None
-    tokens, output = row.upstream_input_tokens, row.upstream_output_tokens
-    if output is None and row.kind == "embedding":
+    tokens, output = known("upstream_input_tokens"), known("upstream_output_tokens")
+    if output is None and row["kind"] == "embedding":
         output = 0  # there is none to know
     if tokens is None or output is None:
         return None
-    cached = row.upstream_cached_tokens or 0
-    cache_write = row.upstream_cache_write_tokens or 0
-    reasoning = row.upstream_reasoning_tokens or 0
+    cached = known("upstream_cached_tokens") or 0
+    cache_write = known("upstream_cache_write_tokens") or 0
+    reasoning = known("upstream_reasoning_tokens") or 0
     parts = (
         (max(0, tokens - cached - cache_write), price.input),
         (cached, price.cached),
@@ -128,36 +154,25 @@ def table_cost(row: Row, price: Price) -> int | None:
     )
     exact = 0
     for count, unit in parts:
-        if count and unit is None:
-            return None
-        exact += count * (unit or 0)
+        if count:
+            if unit is None:
+                return None
+            exact += count * unit
     rounded = (2 * exact + TOKENS_PER_PRICE) // (2 * TOKENS_PER_PRICE)
-    return rounded + (price.request or 0)
+    return int(rounded + (price.request or 0))
 
 
-def energy_cost(row: Row, energy: EnergyPrice) -> int | None:
+def energy_cost(row: Columns, energy: EnergyPrice) -> int | None:
     """Watts × busy seconds: the engine's own times, or else the time the call took."""
-    if row.prompt_ms is not None:
-        busy_ms = row.prompt_ms + (row.decode_ms or 0)
-    elif row.total_ms is not None:
-        busy_ms = max(0, row.total_ms - (row.queue_ms or 0))
+    prompt_ms, total_ms = row.get("prompt_ms"), row.get("total_ms")
+    if prompt_ms is not None:
+        busy_ms = prompt_ms + (row.get("decode_ms") or 0)
+    elif total_ms is not None:
+        busy_ms = max(0, total_ms - (row.get("queue_ms") or 0))
     else:
         return None
     kwh = Fraction(energy.watts) * busy_ms / W_MS_PER_KWH
     return _half_up(kwh * Fraction(energy.per_kwh) * MICROS)
-
-
-def _frozen(price: Price) -> dict[str, Any]:
-    return {
-        "currency": price.currency,
-        "price_id": price.price_id,
-        "price_input": price.input,
-        "price_cached": price.cached,
-        "price_cache_write": price.cache_write,
-        "price_output": price.output,
-        "price_reasoning": price.reasoning,
-        "price_request": price.request,
-    }
 
 
 def _price_of(entry: PriceSettings) -> Price:

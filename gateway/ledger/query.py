@@ -1,32 +1,14 @@
-"""What one may ask the ledger: dimensions, a period, filters. Knows no sums and no output."""
+"""What one may ask the ledger: dimensions, a period, filters. Knows no SQL and no output."""
 
 from dataclasses import dataclass, field
 from datetime import tzinfo
-from typing import Any, Literal, get_args
-
-from sqlalchemy import ColumnElement, and_
-
-from gateway.store.tables import ledger
+from typing import Literal, get_args
 
 Dimension = Literal[
     "model", "client", "client_kind", "user", "profile", "class", "side", "backend", "surface",
     "kind", "outcome", "day", "hour",
 ]  # fmt: skip
 DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
-
-COLUMN_OF: dict[str, ColumnElement[Any]] = {
-    "model": ledger.c.model,
-    "client": ledger.c.client_id,
-    "client_kind": ledger.c.client_kind,
-    "user": ledger.c.user_id,
-    "profile": ledger.c.profile,
-    "class": ledger.c.task_class,
-    "side": ledger.c.side_kind,
-    "backend": ledger.c.backend,
-    "surface": ledger.c.surface,
-    "kind": ledger.c.kind,
-    "outcome": ledger.c.outcome,
-}
 
 
 class ReportFault(ValueError):
@@ -43,17 +25,6 @@ class Query:
     until_ms: int | None = None
     only: dict[Dimension, str] = field(default_factory=dict)
     zone: tzinfo | None = None
-
-
-def scope(query: Query) -> ColumnElement[bool]:
-    """The rows that a query is about."""
-    conditions: list[ColumnElement[bool]] = [ledger.c.outcome.is_not(None)]
-    if query.since_ms is not None:
-        conditions.append(ledger.c.ts_ms >= query.since_ms)
-    if query.until_ms is not None:
-        conditions.append(ledger.c.ts_ms < query.until_ms)
-    conditions += [COLUMN_OF[name] == value for name, value in query.only.items()]
-    return and_(*conditions)
 
 
 def dimensions_of(text: str) -> tuple[Dimension, ...]:

@@ -3,14 +3,15 @@
 What a provider stated is left alone. Without being told to write, it only says what would change.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 
 from sqlalchemy import Connection, Engine, bindparam, select
 
-from gateway.ledger.query import Query, check, scope
-from gateway.ledger.row import COLUMNS, Row, with_columns
+from gateway.ledger.books import PriceRow
+from gateway.ledger.query import Query, check
+from gateway.ledger.row import COLUMNS, Columns
+from gateway.ledger.scope import scope
 from gateway.store.tables import ledger
 
 ROWS_AT_A_TIME = 500  # in one transaction: gateways write between two of them
@@ -18,7 +19,7 @@ COST_COLUMNS = (
     "currency", "cost_micros", "cost_source", "price_id", "price_input", "price_cached",
     "price_cache_write", "price_output", "price_reasoning", "price_request",
 )  # fmt: skip
-_NO_COST = dict.fromkeys(COST_COLUMNS)
+_NO_COST: Columns = dict.fromkeys(COST_COLUMNS)
 
 
 @dataclass(slots=True)
@@ -30,10 +31,8 @@ class Repricing:
     after: dict[str, Decimal] = field(default_factory=dict)
 
 
-def reprice(
-    engine: Engine, query: Query, price: Callable[[Row], Row], *, is_written: bool
-) -> Repricing:
-    """Prices the rows of a query with another list. `engine`: a database's writer.
+def reprice(engine: Engine, query: Query, price: PriceRow, *, is_written: bool) -> Repricing:
+    """Prices the rows of a query with another list. `engine`: a database's editor.
 
     Raises: ReportFault; sqlalchemy.exc.DBAPIError, with what was done so far in the books.
     """
@@ -45,7 +44,8 @@ def reprice(
             rows = _page(connection, query, last_id)
             changes = {}
             for row_id, row in rows.items():
-                again = price(with_columns(row, _NO_COST))
+                again = row | _NO_COST
+                price(again)
                 if again != row:
                     changes[row_id] = again
                     _note(found, row, again)
@@ -56,7 +56,7 @@ def reprice(
         last_id = max(rows)
 
 
-def _page(connection: Connection, query: Query, last_id: int) -> dict[int, Row]:
+def _page(connection: Connection, query: Query, last_id: int) -> dict[int, Columns]:
     source = ledger.c.cost_source
     found = connection.execute(
         select(ledger.c.id, *(ledger.c[name] for name in COLUMNS))
@@ -64,23 +64,23 @@ def _page(connection: Connection, query: Query, last_id: int) -> dict[int, Row]:
         .order_by(ledger.c.id)
         .limit(ROWS_AT_A_TIME)
     )
-    return {row_id: Row(*columns) for row_id, *columns in found}
+    return {row_id: dict(zip(COLUMNS, row, strict=True)) for row_id, *row in found}
 
 
-def _write(connection: Connection, changes: dict[int, Row]) -> None:
+def _write(connection: Connection, changes: dict[int, Columns]) -> None:
     update = ledger.update().where(ledger.c.id == bindparam("row_id"))
     connection.execute(
         update.values({name: bindparam(f"new_{name}") for name in COST_COLUMNS}),
         [
-            {"row_id": row_id, **{f"new_{name}": getattr(row, name) for name in COST_COLUMNS}}
+            {"row_id": row_id, **{f"new_{name}": row[name] for name in COST_COLUMNS}}
             for row_id, row in changes.items()
         ],
     )
 
 
-def _note(found: Repricing, before: Row, after: Row) -> None:
+def _note(found: Repricing, before: Columns, after: Columns) -> None:
     found.row_count += 1
     for row, sums in ((before, found.before), (after, found.after)):
-        if row.currency is not None and row.cost_micros is not None:
-            cost = Decimal(row.cost_micros).scaleb(-6)
-            sums[row.currency] = sums.get(row.currency, Decimal(0)) + cost
+        currency, micros = row["currency"], row["cost_micros"]
+        if currency is not None and micros is not None:
+            sums[currency] = sums.get(currency, Decimal(0)) + Decimal(micros).scaleb(-6)

@@ -11,13 +11,10 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import structlog
-from sqlalchemy import select
-from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.ledger.clock import Clock
 from gateway.settings.types import LedgerSettings
 from gateway.store.db import BUSY_S, Database, locked
-from gateway.store.tables import ledger, ledger_meta
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +31,8 @@ class Upkeep:
     """Does what is due, a piece at a time, in the writer's thread."""
 
     def __init__(self, database: Database, settings: LedgerSettings, clock: Clock) -> None:
-        self._database = database
+        self._path = database.path
+        self._writer = database.writer
         self._settings = settings
         self._clock = clock
         self._done: date | None = None
@@ -48,7 +46,7 @@ class Upkeep:
         try:
             if self._last_day() in (None, day.isoformat()) or self._is_pruned():
                 self._finish(day)
-        except (SQLAlchemyError, sqlite3.Error, OSError) as fault:
+        except (self._writer.driver.Error, sqlite3.Error, OSError) as fault:
             self._not_before_s = self._clock.now_s() + AGAIN_S
             log.error("ledger.upkeep_failed", fault=type(fault).__name__)
 
@@ -59,36 +57,30 @@ class Upkeep:
 
     def _last_day(self) -> str | None:
         """The day it was last done on this database; None: never, so there is nothing to do."""
-        with self._database.reader.connect() as connection:
-            value: str | None = connection.execute(
-                select(ledger_meta.c.value).where(ledger_meta.c.key == META_KEY)
-            ).scalar()
-        return value
+        with self._writer.transaction() as cursor:
+            cursor.execute(self._writer.statements.read_meta, (META_KEY,))
+            found = cursor.fetchone()
+        return None if found is None else str(found[0])
 
     def _is_pruned(self) -> bool:
         """Deletes some of the rows that are too old; whether none is left."""
         oldest_ms = self._clock.now_ms() - self._settings.retention_days * DAY_MS
-        old = select(ledger.c.id).where(ledger.c.ts_ms < oldest_ms).limit(PRUNE_ROWS)
         for _ in range(PRUNE_ROUNDS):
-            with self._database.writer.begin() as connection:
-                found = connection.execute(ledger.delete().where(ledger.c.id.in_(old)))
-            if found.rowcount:
-                log.info("ledger.rows_pruned", row_count=found.rowcount)
-            if found.rowcount < PRUNE_ROWS:
+            with self._writer.transaction() as cursor:
+                cursor.execute(self._writer.statements.prune, (oldest_ms, PRUNE_ROWS))
+                row_count = cursor.rowcount
+            if row_count:
+                log.info("ledger.rows_pruned", row_count=row_count)
+            if row_count < PRUNE_ROWS:
                 return True
         return False
 
     def _finish(self, day: date) -> None:
-        if self._database.path is not None and self._last_day() is not None:
-            _shrink(self._database.path)
-            self._back_up(self._database.path, day)
-        mine = ledger_meta.c.key == META_KEY
-        with self._database.writer.begin() as connection:
-            known = connection.execute(
-                ledger_meta.update().where(mine).values(value=day.isoformat())
-            )
-            if not known.rowcount:
-                connection.execute(ledger_meta.insert().values(key=META_KEY, value=day.isoformat()))
+        if self._path is not None and self._last_day() is not None:
+            _shrink(self._path)
+            self._back_up(self._path, day)
+        with self._writer.transaction() as cursor:
+            cursor.execute(self._writer.statements.write_meta, (META_KEY, day.isoformat()))
         self._done = day
 
     def _back_up(self, path: Path, day: date) -> None:

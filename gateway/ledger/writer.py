@@ -10,24 +10,23 @@ from threading import Event, Thread
 from typing import Protocol
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.ledger.books import STOP_S, Counts
+from gateway.ledger.books import STOP_S, Counts, PriceRow
 from gateway.ledger.clock import Clock
 from gateway.ledger.entry import Entry
-from gateway.ledger.inserts import Inserts, is_rows_fault, mark_lost, reason_of
-from gateway.ledger.intake import Batch, Intake, columns_of
-from gateway.ledger.row import Row, head_from, row_from
+from gateway.ledger.inserts import mark_lost, write
+from gateway.ledger.intake import Batch, Intake, values_of
+from gateway.ledger.row import REQUEST_ID, Bound, Columns, NoRow, bound, fitted, head_from
 from gateway.ledger.spill import SpillFile
 from gateway.ledger.upkeep import Upkeep
 from gateway.settings.types import LedgerSettings
-from gateway.store.db import Database
-from gateway.store.migrate import migrate
+from gateway.store.db import Database, MigrationFailed
+from gateway.store.schema import bring_up_to_date
 
 log = structlog.get_logger(__name__)
 
 COMMIT_S = 1.0  # a hard kill costs the rows of this long
-BREATH_ROWS = 25  # prepared at a stretch: the interpreter runs one thread at a time, and requests
+BREATH_ROWS = 30  # prepared at a stretch: the interpreter runs one thread at a time, and requests
 BREATH_S = 0.0005  # must not wait for the writer longer than a fraction of a millisecond
 RETRY_FIRST_S = 0.25  # after a database that refused; doubled each time
 RETRY_MOST_S = 10.0
@@ -55,9 +54,8 @@ def start_daemon(name: str, work: Callable[[], None]) -> Joinable:
 class Ledger:
     """The books in a database. Build it, `start` it, `stop` it before the process ends.
 
-    `price` fills in the cost columns of a row and leaves one that has a `cost_source` alone. The
-    database need not be there at the start: tables are made, and rows that a crash left open are
-    closed as lost, as soon as it is.
+    The database need not be there at the start: tables are made, by `migrate`, and rows that a
+    crash left open are closed as lost, as soon as it is.
     """
 
     def __init__(
@@ -66,8 +64,9 @@ class Ledger:
         settings: LedgerSettings,
         *,
         state_dir: Path,
-        price: Callable[[Row], Row],
+        price: PriceRow,
         clock: Clock,
+        migrate: Callable[[Database], None] = bring_up_to_date,
         start_thread: StartThread = start_daemon,
         claim_spill: Callable[[Path], SpillFile] = SpillFile.claim,
     ) -> None:
@@ -82,8 +81,8 @@ class Ledger:
             on_overflow=self._spill_wake.set,
         )
         self._database = database
-        self._inserts = Inserts(database.writer.dialect.name)
         self._upkeep = Upkeep(database, settings, clock)
+        self._migrate = migrate
         self._price = price
         self._clock = clock
         self._start_thread = start_thread
@@ -123,7 +122,7 @@ class Ledger:
         """Where the rows are, all at one moment."""
         return self._intake.counts()
 
-    def use_prices(self, price: Callable[[Row], Row]) -> None:
+    def use_prices(self, price: PriceRow) -> None:
         """Prices the rows written from now on by another list (a reload)."""
         self._price = price
 
@@ -181,6 +180,7 @@ class Ledger:
             if pause_s and not self._is_done():
                 self._wake.wait(pause_s)
             self._wake.clear()
+        self._database.writer.close()  # SQLite folds its journal into the file
 
     def _spill_until_stopped(self) -> None:
         pause_s: float | None = None
@@ -197,7 +197,7 @@ class Ledger:
     def _write_batch(self) -> bool:
         """Writes what is oldest; whether there is a whole batch more."""
         if not self._is_migrated:
-            migrate(self._database.writer)
+            self._migrate(self._database)
             self._is_migrated = True
         batch = self._intake.batch or self._take_spilled() or self._take_queued()
         if batch is None:
@@ -218,8 +218,7 @@ class Ledger:
     def _take_queued(self) -> Batch | None:
         """Rows of this run. First, once: what is still open belongs to runs that crashed."""
         if not self._is_recovered:
-            with self._database.writer.begin() as connection:
-                lost_count = mark_lost(connection)
+            lost_count = mark_lost(self._database.writer)
             self._is_recovered = True
             if lost_count:
                 reason = "the run before did not end cleanly"
@@ -230,23 +229,25 @@ class Ledger:
         """Turns values into priced rows. From here on a row's prices are frozen."""
         rows = []
         for number, source in enumerate(batch.sources, start=1):
-            columns = columns_of(source)
+            values = values_of(source)
             try:
-                rows.append(self._priced(row_from(columns)))
-            except TypeError:
-                request_id = columns.get("request_id")
-                log.error("ledger.row_refused", reason="TypeError", request_id=request_id)
+                row = fitted(values)
+            except NoRow as fault:
+                request_id = values.get("request_id")
+                log.error("ledger.row_refused", reason=str(fault), request_id=request_id)
+            else:
+                self._add_price(row)
+                rows.append(bound(row))
             if number % BREATH_ROWS == 0:
                 self._breath.wait(BREATH_S)
         self._intake.begin(batch, rows)
 
-    def _priced(self, row: Row) -> Row:
+    def _add_price(self, row: Columns) -> None:
         try:
-            return self._price(row)
+            self._price(row)
         except Exception as fault:  # noqa: BLE001 - a faulty price list must not cost the row
             if self._price_faults.is_due(self._clock.now_s()):
-                log.error("ledger.price_failed", fault=type(fault).__name__, model=row.model)
-            return row
+                log.error("ledger.price_failed", fault=type(fault).__name__, model=row.get("model"))
 
     def _write(self, batch: Batch) -> None:
         """Writes part after part. Raises: what the database says, with the rest kept."""
@@ -255,7 +256,7 @@ class Ledger:
             try:
                 self._commit(batch.heads, part)
             except Exception as fault:
-                if not is_rows_fault(fault):
+                if not self._database.writer.is_rows_fault(fault):
                     raise
                 self._halve(batch, batch.parts, fault)
             else:
@@ -266,16 +267,12 @@ class Ledger:
         except OSError as fault:
             self._note_spill_fault(fault)
 
-    def _commit(self, heads: list[Entry], rows: list[Row]) -> None:
-        if not heads and not rows:
-            return
-        with self._database.writer.begin() as connection:
-            if heads:
-                self._inserts.write_heads(connection, [head_from(it.columns()) for it in heads])
-            if rows:
-                self._inserts.write_rows(connection, rows)
+    def _commit(self, entries: list[Entry], rows: list[Bound]) -> None:
+        if entries or rows:
+            heads = [head_from(entry.values()) for entry in entries]
+            write(self._database.writer, heads, rows)
 
-    def _halve(self, batch: Batch, parts: list[list[Row]], fault: Exception) -> None:
+    def _halve(self, batch: Batch, parts: list[list[Bound]], fault: Exception) -> None:
         """One of these rows is refused: finds it, so that it holds up no other."""
         part = parts[-1]
         if batch.heads:
@@ -284,8 +281,8 @@ class Ledger:
             middle = len(part) // 2
             parts[-1:] = [part[middle:], part[:middle]]
         else:
-            reason = reason_of(fault)
-            log.error("ledger.row_refused", reason=reason, request_id=part[0].request_id)
+            reason = self._database.writer.reason_of(fault)
+            log.error("ledger.row_refused", reason=reason, request_id=part[0][REQUEST_ID])
             self._intake.settle(batch, is_written=False)
 
     def _note_fault(self, fault: Exception) -> float:
@@ -296,11 +293,13 @@ class Ledger:
             self._retry_s = RETRY_FIRST_S
         self._retry_at = now_s + self._retry_s
         if self._write_faults.is_due(now_s):
+            writer = self._database.writer
+            is_migration = isinstance(fault, MigrationFailed)
             log.error(
                 "ledger.write_failed",
-                reason=reason_of(fault),
+                reason=str(fault) if is_migration else writer.reason_of(fault),
                 waiting=self.counts().waiting,
-                exc_info=not isinstance(fault, SQLAlchemyError),
+                exc_info=not (is_migration or writer.is_fault(fault)),
             )
         self._report_losses()
         return self._retry_s

@@ -1,35 +1,43 @@
-"""Opens a database for us: one engine that writes, one that only reads. Knows no table.
+"""Opens a database for us: one connection that writes, engines for reports. Knows no table.
 
-SQLite for one machine, PostgreSQL for several gateways; everything above sees only engines.
+SQLite for one machine, PostgreSQL for several gateways. SQLAlchemy is loaded with the first engine
+that somebody asks for, so a gateway that only books requests never loads it.
 """
 
 import fcntl
 import os
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from sqlite3 import Connection as SqliteConnection
-from sqlite3 import connect as sqlite_connect
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.pool import NullPool
+from gateway.store.connection import WriteConnection
+from gateway.store.statements import POSTGRESQL, SQLITE
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+# Python's driver looks for an adapter whenever a None is bound. To find none takes it four times as
+# long as to call this one: a dictionary's `get`, the quickest function that answers None.
+sqlite3.register_adapter(type(None), dict[None, None]().get)
 
 BUSY_S = 30.0  # how long SQLite waits for another process that is writing
 CONNECT_S = 5  # PostgreSQL that does not answer is down
 SILENCE_MS = 30_000  # PostgreSQL that takes no bytes for so long is gone
-POSTGRES_READERS = 4  # reports that run at the same time
 
 
 class StoreFault(Exception):
-    """Why a database was not opened.
+    """Why a database cannot be used.
 
     StoreFault
     ├── NotTemporary     a test run may not touch a real database
     ├── UnknownDatabase  an address of a kind we do not speak
-    └── DriverMissing    PostgreSQL without its driver
+    ├── BadAddress       an address that cannot be read
+    ├── DriverMissing    PostgreSQL without its driver
+    └── MigrationFailed  its tables could not be brought to the newest version
     """
 
 
@@ -52,6 +60,16 @@ class UnknownDatabase(StoreFault):
         self.scheme = scheme
 
 
+class BadAddress(StoreFault):
+    """PostgreSQL's library cannot read the address. It is not quoted: it may hold a password."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The database address cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/NAME "
+            "and percent-encode signs such as @, / and % in its parts."
+        )
+
+
 class DriverMissing(StoreFault):
     """The driver of PostgreSQL is not installed."""
 
@@ -59,13 +77,34 @@ class DriverMissing(StoreFault):
         super().__init__("PostgreSQL needs its driver: pip install 'tandem-llm[postgres]'.")
 
 
-@dataclass(frozen=True, slots=True)
-class Database:
-    """A database that is open. `path`: the file, with SQLite only."""
+class MigrationFailed(StoreFault):
+    """`reason`: what the database said, in a few words."""
 
-    writer: Engine
-    reader: Engine
-    path: Path | None = None
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The tables could not be brought to the newest version: {reason}")
+        self.reason = reason
+
+
+class Database:
+    """A database that is open.
+
+    `target`: what another process opens it with; it may hold a password. `path`: the file, with
+    SQLite only. `connect`: how its driver is called, with further options by keyword.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        writer: WriteConnection,
+        connect: Callable[..., Any],
+        path: Path | None = None,
+    ) -> None:
+        self.target = target
+        self.writer = writer
+        self.connect = connect
+        self.path = path
+        self._lock = Lock()  # reports are made in threads of their own
+        self._engines: dict[str, Engine] = {}
 
     @classmethod
     def open(cls, target: str | Path, *, only_below: Path | None = None) -> "Database":
@@ -73,54 +112,45 @@ class Database:
 
         `only_below`: the folder of temporary files, in a test run; databases elsewhere are refused.
 
-        Raises: NotTemporary, UnknownDatabase, DriverMissing, OSError.
+        Raises: NotTemporary, UnknownDatabase, BadAddress, DriverMissing, OSError.
         """
         if isinstance(target, Path) or "://" not in target:
             return _open_sqlite(Path(target).expanduser(), only_below)
-        url = make_url(target)
-        backend = url.get_backend_name()
-        if backend == "sqlite" and url.database:
-            return _open_sqlite(Path(url.database).expanduser(), only_below)
-        if backend in ("postgresql", "postgres"):
-            return _open_postgres(url.set(drivername="postgresql+psycopg"), only_below)
-        raise UnknownDatabase(backend)
+        scheme, _, place = target.partition("://")
+        kind = scheme.partition("+")[0]  # without a driver's name
+        file = place.partition("?")[0].removeprefix("/")
+        if kind == "sqlite" and file and place.startswith("/"):
+            return _open_sqlite(Path(file).expanduser(), only_below)
+        if kind in ("postgresql", "postgres"):
+            return _open_postgres(f"postgresql://{place}", only_below)
+        raise UnknownDatabase(kind)
+
+    @property
+    def reader(self) -> "Engine":
+        """Reads only: whoever opens a connection of it sees one moment of the database."""
+        from gateway.store.engines import reading
+
+        return self._engine("reader", reading)
+
+    @property
+    def editor(self) -> "Engine":
+        """Changes what is there, at the command line: tables and prices."""
+        from gateway.store.engines import editing
+
+        return self._engine("editor", editing)
 
     def close(self) -> None:
         """Closes the connections that nobody uses right now."""
-        self.writer.dispose()
-        self.reader.dispose()
+        self.writer.close()
+        with self._lock:
+            for engine in self._engines.values():
+                engine.dispose()
 
-
-def _open_sqlite(path: Path, only_below: Path | None) -> Database:
-    if only_below is not None and not path.resolve().is_relative_to(only_below.resolve()):
-        raise NotTemporary(str(path), only_below)
-    _prepare_file(path)
-    url = URL.create("sqlite+pysqlite", database=str(path))
-    options: dict[str, Any] = {"timeout": BUSY_S, "check_same_thread": False}
-    writer = create_engine(
-        url, connect_args=options, pool_size=1, max_overflow=1, hide_parameters=True
-    )
-    # A reader lives for one report: nobody else's thread ever sees its connection.
-    reader = create_engine(url, connect_args=options, poolclass=NullPool, hide_parameters=True)
-    event.listen(writer, "connect", _set_up_writer)
-    event.listen(writer, "begin", _begin_immediate)
-    event.listen(reader, "connect", _set_up_reader)
-    event.listen(reader, "begin", _begin)
-    return Database(writer, reader, path)
-
-
-def _prepare_file(path: Path) -> None:
-    """Creates folder and file, and sets what must be set before there is a table."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with locked(path.parent):
-        if not path.exists():
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        # By name: closing a descriptor of the file would drop SQLite's own locks on it.
-        path.chmod(0o600)
-        with closing(sqlite_connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
-            if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("PRAGMA journal_mode = WAL")
+    def _engine(self, name: str, make: Callable[["Database"], "Engine"]) -> "Engine":
+        with self._lock:
+            if name not in self._engines:
+                self._engines[name] = make(self)
+            return self._engines[name]
 
 
 @contextmanager
@@ -134,53 +164,63 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _set_up_writer(connection: SqliteConnection, _: object) -> None:
-    connection.isolation_level = None  # BEGIN is ours
-    connection.execute("PRAGMA synchronous = NORMAL")
+def _open_sqlite(path: Path, only_below: Path | None) -> Database:
+    if only_below is not None and not path.resolve().is_relative_to(only_below.resolve()):
+        raise NotTemporary(str(path), only_below)
+    _prepare_file(path)
+
+    def connect(setting: str = "PRAGMA synchronous = NORMAL") -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+        )
+        connection.execute(setting)
+        return connection
+
+    # Takes the write lock when it begins, where waiting for it works, and not at the first write.
+    writer = WriteConnection(connect, sqlite3, SQLITE, begin="BEGIN IMMEDIATE")
+    return Database(str(path.resolve()), writer, connect, path)
 
 
-def _set_up_reader(connection: SqliteConnection, _: object) -> None:
-    connection.isolation_level = None
-    connection.execute("PRAGMA query_only = ON")
+def _prepare_file(path: Path) -> None:
+    """Creates folder and file, and sets what must be set before there is a table."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(path.parent):
+        if not path.exists():
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        # By name: closing a descriptor of the file would drop SQLite's own locks on it.
+        path.chmod(0o600)
+        with closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
+            if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("PRAGMA journal_mode = WAL")
 
 
-def _begin_immediate(connection: Connection) -> None:
-    # Takes the write lock now, where waiting for it works, and not at the first write.
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")  # one report, one snapshot
-
-
-def _open_postgres(url: URL, only_below: Path | None) -> Database:
-    if only_below is not None and not _is_socket_below(url, only_below):
-        raise NotTemporary(url.render_as_string(hide_password=True), only_below)
+def _open_postgres(address: str, only_below: Path | None) -> Database:
     if find_spec("psycopg") is None:
         raise DriverMissing
-    options: dict[str, Any] = {
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        place = conninfo_to_dict(address)
+    except psycopg.Error:
+        raise BadAddress from None  # what it says quotes the address
+    if only_below is not None and not _is_socket_below(place.get("host"), only_below):
+        raise NotTemporary(f"postgresql://{place.get('host', '')}", only_below)
+    settings: dict[str, Any] = place | {
         "connect_timeout": CONNECT_S,
         "tcp_user_timeout": SILENCE_MS,
         "application_name": "tandem",
     }
-    writer = create_engine(
-        url, connect_args=options, pool_size=1, max_overflow=1, hide_parameters=True
-    )
-    reader = create_engine(
-        url,
-        connect_args=options | {"options": "-c default_transaction_read_only=on"},
-        isolation_level="REPEATABLE READ",  # one report, one snapshot
-        pool_size=POSTGRES_READERS,
-        max_overflow=0,
-        pool_pre_ping=True,
-        hide_parameters=True,
-    )
-    return Database(writer, reader)
+
+    def connect(**further: Any) -> Any:
+        return psycopg.connect(**(settings | further))
+
+    return Database(address, WriteConnection(connect, psycopg, POSTGRESQL), connect)
 
 
-def _is_socket_below(url: URL, folder: Path) -> bool:
+def _is_socket_below(host: Any, folder: Path) -> bool:
     """Whether the server is reached through a Unix socket in this folder."""
-    host = url.query.get("host", url.host)
     if not isinstance(host, str) or not host.startswith("/"):
         return False
     return Path(host).resolve().is_relative_to(folder.resolve())

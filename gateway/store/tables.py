@@ -18,6 +18,8 @@ from sqlalchemy import (
     text,
 )
 
+VERSION_TABLE = "ledger_version"  # of Alembic; another store in the same database keeps its own
+
 metadata = MetaData()
 
 # SQLite numbers rows by itself only in a column declared INTEGER.

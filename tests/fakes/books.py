@@ -1,8 +1,6 @@
 """A ledger that keeps its rows in memory, for tests of what is booked rather than how."""
 
-from collections.abc import Callable
-
-from gateway.ledger.books import Counts
+from gateway.ledger.books import Counts, PriceRow
 from gateway.ledger.entry import Entry
 from gateway.ledger.row import Row, row_from
 
@@ -26,7 +24,7 @@ class MemoryBooks:
     def counts(self) -> Counts:
         return Counts(made=len(self.rows), written=len(self.rows))
 
-    def use_prices(self, price: Callable[[Row], Row]) -> None:
+    def use_prices(self, price: PriceRow) -> None:
         """Rows are kept as they come."""
 
     def stop(self, wait_s: float = 0.0) -> Counts:

@@ -99,7 +99,10 @@ def test_no_fault_is_swallowed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("gateway.app", ("torch", "worker", "numpy", "tokenizers", "transformers")),
+        (
+            "gateway.app",
+            ("torch", "worker", "numpy", "tokenizers", "transformers", "sqlalchemy", "alembic"),
+        ),
         ("gateway.cli", ("torch", "worker", "starlette", "sqlalchemy", "uvicorn")),
         ("conductor.client", ("starlette", "msgpack", "torch")),
     ],

@@ -2,9 +2,7 @@
 
 from alembic import context
 
-from gateway.store.tables import metadata
-
-VERSION_TABLE = "ledger_version"  # another store in the same database keeps its own
+from gateway.store.tables import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -1,13 +1,10 @@
 """Databases and disks that fail when they are told to."""
 
 import errno
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
-
-from sqlalchemy.exc import OperationalError
 
 from gateway.ledger.spill import SpillFile
 from gateway.store.db import Database
@@ -16,21 +13,19 @@ Kind = Literal["connect", "statement", "commit", "commit_answer"]
 KINDS: tuple[Kind, ...] = ("connect", "statement", "commit", "commit_answer")
 
 
-def gone(what: str) -> OperationalError:
-    """What SQLAlchemy raises when a database is not there."""
-    return OperationalError(what, None, sqlite3.OperationalError(f"{what} failed"))
-
-
 class Trouble:
     """Fails the operations of a database's writer that it is set to fail, and counts all of them.
 
-    `commit_answer`: the commit is done, and its answer lost.
+    `commit_answer`: the commit is done, and its answer lost. `hangs_up`: a connection is good for
+    one commit; who uses it again finds out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
         self.count = dict.fromkeys(KINDS, 0)
         self.fails_at: tuple[Kind, int] | None = None
         self.is_down = False
+        self.hangs_up = False
 
     @property
     def has_struck(self) -> bool:
@@ -38,48 +33,79 @@ class Trouble:
         return self.fails_at is not None and self.count[self.fails_at[0]] >= self.fails_at[1]
 
     def check(self, kind: Kind) -> None:
-        """One more operation of this kind. Raises: OperationalError when it is to fail."""
+        """One more operation of this kind. Raises: the driver's fault when it is to fail."""
         self.count[kind] += 1
         if self.is_down or self.fails_at == (kind, self.count[kind]):
-            raise gone(kind)
+            raise self.driver.OperationalError(f"{kind} failed")
+
+
+class TroubledCursor:
+    """A driver's cursor whose statements are checked before they run."""
+
+    def __init__(self, cursor: Any, trouble: Trouble) -> None:
+        self._cursor = cursor
+        self._trouble = trouble
+
+    @property
+    def rowcount(self) -> int:
+        return int(self._cursor.rowcount)
+
+    def execute(self, *arguments: Any) -> Any:
+        self._trouble.check("statement")
+        return self._cursor.execute(*arguments)
+
+    def executemany(self, *arguments: Any) -> Any:
+        self._trouble.check("statement")
+        return self._cursor.executemany(*arguments)
+
+    def fetchone(self) -> Any:
+        return self._cursor.fetchone()
+
+
+class TroubledConnection:
+    """A driver's connection whose statements and commits may fail."""
+
+    def __init__(self, connection: Any, trouble: Trouble) -> None:
+        self._connection = connection
+        self._trouble = trouble
+        self._is_over = False
+
+    def cursor(self) -> TroubledCursor:
+        if self._is_over:
+            raise self._trouble.driver.OperationalError("the connection is closed")
+        return TroubledCursor(self._connection.cursor(), self._trouble)
+
+    def commit(self) -> None:
+        self._trouble.check("commit")
+        self._connection.commit()
+        self._is_over = self._trouble.hangs_up
+        self._trouble.check("commit_answer")
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 @contextmanager
 def trouble(database: Database) -> Iterator[Trouble]:
     """Puts a `Trouble` between the writer and its driver."""
-    made = Trouble()
-    dialect: Any = database.writer.dialect
-    engine: Any = database.writer
-    names = ("do_execute", "do_executemany", "do_commit")
-    saved = {name: getattr(dialect, name) for name in names}
-    connect = engine.raw_connection
-
-    def commit(connection: Any) -> None:
-        made.check("commit")
-        saved["do_commit"](connection)
-        made.check("commit_answer")
-
-    def statement(name: str) -> Any:
-        def run(*arguments: Any, **options: Any) -> Any:
-            made.check("statement")
-            return saved[name](*arguments, **options)
-
-        return run
+    writer = database.writer
+    made = Trouble(writer.driver)
+    connect = writer.connect
 
     def connected() -> Any:
         made.check("connect")
-        return connect()
+        return TroubledConnection(connect(), made)
 
-    dialect.do_execute = statement("do_execute")
-    dialect.do_executemany = statement("do_executemany")
-    dialect.do_commit = commit
-    engine.raw_connection = connected
+    writer.close()  # the next connection is a troubled one
+    writer.connect = connected
     try:
         yield made
     finally:
-        for name, function in saved.items():
-            setattr(dialect, name, function)
-        engine.raw_connection = connect
+        writer.close()
+        writer.connect = connect
 
 
 class WornDisk(SpillFile):

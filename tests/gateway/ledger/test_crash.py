@@ -52,10 +52,10 @@ def wait_for_silence(database: Database) -> None:
 def test_a_kill_at_any_moment_costs_only_what_was_not_written_yet(
     database: Database, tmp_path: Path
 ) -> None:
-    migrate(database.writer)
-    target = database.writer.url.render_as_string(hide_password=False)
+    migrate(database)
+    target = database.target
     written = 0
-    for turn, rows in enumerate((1, 130, 400)):
+    for turn, rows in enumerate((1, 130, 2500)):  # the last one lives through several commits
         written += killed_after(target, tmp_path, f"life-{turn}", rows)
         wait_for_silence(database)
         open_count = list(outcomes(database).values()).count(None)

@@ -1,14 +1,17 @@
 """One request: its times, its tokens, its one end."""
 
-from dataclasses import fields
+from dataclasses import asdict, replace
 from decimal import Decimal
+from math import isfinite
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import BigInteger, Integer, SmallInteger
+from sqlalchemy import CHAR, BigInteger, Column, Double, Integer, SmallInteger, Text
 
 from gateway.ledger.entry import (
+    ENTRY_COLUMNS,
     HASHED_HEAD_CHARS,
     HASHED_TAIL_CHARS,
     Entry,
@@ -17,14 +20,22 @@ from gateway.ledger.entry import (
 from gateway.ledger.row import (
     BIG_COLUMNS,
     COLUMNS,
-    HEAD_COLUMNS,
     INT_MAX,
+    REQUEST_ID,
     SMALL_COLUMNS,
+    TEXT_CHARS,
+    UNBILLED_KINDS,
+    UNSAID,
+    NoRow,
     Row,
+    bound,
+    fitted,
     head_from,
+    is_brief,
     row_from,
-    values_of,
+    unbound,
 )
+from gateway.store.statements import BRIEF, HEAD
 from gateway.store.tables import ledger
 from proto.events import Speculation, Timings, Usage
 from tests.gateway.ledger.made import UNHURRIED, closed, opened
@@ -260,9 +271,8 @@ def test_row_entry_and_table_have_the_same_columns() -> None:
     table = [column.name for column in ledger.columns if column.name != "id"]
     assert list(COLUMNS) == table
     by_the_writer = {"price_id", "billed"} | {name for name in table if name.startswith("price_")}
-    entry = {field.name for field in fields(Entry)}
-    assert set(table) - entry == by_the_writer
-    assert set(HEAD_COLUMNS) <= entry
+    assert set(table) - ENTRY_COLUMNS == by_the_writer
+    assert set(HEAD) - ENTRY_COLUMNS == {"billed"}
 
 
 def test_integers_are_held_to_what_their_columns_hold() -> None:
@@ -287,6 +297,10 @@ def test_integers_are_held_to_what_their_columns_hold() -> None:
         ("ttft_ms", "12", None),
         ("decode_tps", float("nan"), None),
         ("decode_tps", 3, 3.0),
+        ("decode_tps", 10**400, None),
+        ("model", 7, "7"),
+        ("decode_ms", -5, -5),
+        ("backend", None, None),
     ],
 )
 def test_no_value_is_one_that_a_database_refuses(column: str, value: object, kept: object) -> None:
@@ -295,17 +309,90 @@ def test_no_value_is_one_that_a_database_refuses(column: str, value: object, kep
     assert type(getattr(row, column)) is type(kept)
 
 
+def test_a_text_that_must_be_mended_changes_no_other() -> None:
+    known = {"ts_ms": 1, "request_id": "a", "outcome": "failed", "backend": "b", "user_id": "é"}
+    mended = row_from({**known, "model": "m\0"})
+    assert mended == replace(row_from(known), model="m\ufffd")
+    assert (mended.backend, mended.user_id, mended.profile, mended.surface) == (
+        "b",
+        "é",
+        None,
+        None,
+    )
+
+
+def kept(column: Column[Any], value: Any) -> Any:
+    """What a column keeps of a value, None: nothing."""
+    if value is None:
+        return None
+    if isinstance(column.type, (Text, CHAR)):
+        return str(value).encode(errors="replace").decode().replace("\0", "\ufffd")[:TEXT_CHARS]
+    if isinstance(column.type, Double):
+        if isinstance(value, float):
+            return value if isfinite(value) else None
+        return float(value) if isinstance(value, int) and abs(value) < 2**63 else None
+    most = 2 ** {SmallInteger: 15, Integer: 31, BigInteger: 63}[type(column.type)]
+    return int(value) if isinstance(value, int) and -most < value < most else None
+
+
+ANYTHING = (
+    st.none() | st.booleans() | st.integers() | st.integers(-(2**70), 2**70) | st.floats()
+    | st.text(st.characters(exclude_categories=())) | st.binary()
+)  # fmt: skip
+
+
+@UNHURRIED
+@given(st.dictionaries(st.sampled_from([*COLUMNS, "unknown"]), ANYTHING))
+def test_whatever_comes_fits_its_column_and_is_bound_in_its_place(values: dict[str, Any]) -> None:
+    values |= {"ts_ms": 1, "request_id": "a"}
+    columns = fitted(values)
+    table = [column for column in ledger.columns if column.name != "id"]
+    found = {column.name: kept(column, values.get(column.name)) for column in table}
+    expected = {**UNSAID, "outcome": "lost"} | {n: v for n, v in found.items() if v is not None}
+    expected["billed"] = int(expected["kind"] not in UNBILLED_KINDS)
+    row = bound(columns)
+    assert unbound(row) == expected
+    assert [type(value) for value in unbound(row).values()] == [
+        type(expected[name]) for name in unbound(row)
+    ]
+    assert is_brief(row) == (expected.keys() <= set(BRIEF))
+    assert row[REQUEST_ID] == "a"
+
+
+@pytest.mark.parametrize("missing", ["ts_ms", "request_id"])
+def test_without_a_time_and_an_id_there_is_no_row(missing: str) -> None:
+    with pytest.raises(NoRow, match=missing):
+        fitted({"ts_ms": 1, "request_id": "a", missing: None})
+
+
+def test_a_relayed_request_makes_a_brief_row() -> None:
+    """The shorter statement is for these: what it lacks must not be known of most requests."""
+    assert is_brief(bound(fitted(closed(model="m", stream=True, body_hash="h").values())))
+    assert not is_brief(bound(fitted(closed(run_id="r").values())))
+
+
+def test_an_entry_has_no_other_columns_than_the_table() -> None:
+    with pytest.raises(TypeError, match="modell"):
+        opened(modell="m")
+
+
+def test_what_is_set_of_one_entry_is_not_said_of_another() -> None:
+    one, other = opened(model="m"), opened()
+    one.kind = "side"
+    assert (one.model, one.kind, other.model, other.kind) == ("m", "side", None, "generation")
+    assert other.columns().keys() == {"request_id", "ts_ms", "surface", *UNSAID}
+
+
 def test_a_row_comes_back_from_its_values() -> None:
     row = row_of(closed(model="m", stream=True))
-    assert row_from(values_of(row)) == row
+    assert row_from(asdict(row)) == row
 
 
 def test_a_head_says_what_is_known_at_admission_and_is_not_billed() -> None:
     entry = opened("req-a", model="m", run_id="run-a")
     entry.book_usage(prompt=1, completion=1, source="backend")
-    head = head_from(entry.columns())
+    head = dict(zip(HEAD, head_from(entry.columns()), strict=True))
     assert (head["request_id"], head["model"], head["billed"]) == ("req-a", "m", 0)
-    assert head.keys() == {*HEAD_COLUMNS, "billed"}
 
 
 # -- body hash ----------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ def test_no_row_is_lost_whichever_operation_fails(
         prefix = f"r{number:02}"
         with trouble(database) as faulty, capture_logs():
             faulty.fails_at = (kind, number)
+            faulty.hangs_up = kind == "connect"  # or there would be one for each life
             run(database, tmp_path / prefix, prefix)
             has_struck = faulty.has_struck
         gone = missing(database, prefix)

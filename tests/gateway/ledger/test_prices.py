@@ -1,6 +1,6 @@
 """What a row costs: exactly, by the entry that is meant, frozen."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
@@ -9,8 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ledger.prices import Price, PriceFault, PriceList, energy_cost, table_cost
-from gateway.ledger.row import Row
+from gateway.ledger.prices import (
+    DAY_MS,
+    FOUND_MOST,
+    Price,
+    PriceFault,
+    PriceList,
+    energy_cost,
+    table_cost,
+)
+from gateway.ledger.row import Columns, Row, fitted
 from gateway.settings.types import EnergyPrice, PriceSettings, TokenPrices
 from tests.gateway.ledger.made import NOON_MS, UNHURRIED
 
@@ -33,16 +41,21 @@ TOKEN_PRICES = st.builds(
 )
 
 
-def row(**columns: object) -> Row:
+def row(**columns: object) -> Columns:
     given_ = {
         "ts_ms": NOON_MS, "request_id": "a", "backend": "skyline", "outcome": "succeeded",
         "upstream_model": "kestrel-large", "upstream_input_tokens": 0, "upstream_output_tokens": 0,
     } | columns  # fmt: skip
-    return Row(**given_)  # type: ignore[arg-type]
+    return fitted(given_)
 
 
 def priced(entry: PriceSettings, **columns: object) -> Row:
-    return PriceList([entry]).price(row(**columns))
+    return priced_by(PriceList([entry]), row(**columns))
+
+
+def priced_by(prices: PriceList, columns: Columns) -> Row:
+    prices.price(columns)
+    return Row(**columns)
 
 
 @st.composite
@@ -109,7 +122,7 @@ def test_the_frozen_prices_give_the_cost_again(usage: dict[str, int], tokens: To
         reasoning=booked.price_reasoning,
         request=booked.price_request,
     )
-    assert table_cost(booked, again) == booked.cost_micros
+    assert table_cost(asdict(booked), again) == booked.cost_micros
 
 
 @UNHURRIED
@@ -171,7 +184,7 @@ def test_what_is_not_known_costs_not_zero_but_unknown(
 
 
 def test_no_entry_no_cost() -> None:
-    booked = PriceList([LARGE]).price(row(upstream_model="other"))
+    booked = priced_by(PriceList([LARGE]), row(upstream_model="other"))
     assert (booked.cost_micros, booked.cost_source, booked.price_id) == (None, "none", None)
 
 
@@ -207,7 +220,7 @@ def test_what_the_provider_says_is_kept() -> None:
 def test_pricing_a_second_time_changes_nothing() -> None:
     booked = priced(LARGE, upstream_input_tokens=1000)
     dearer = replace(LARGE, per_mtok=TokenPrices(input=D(99), output=D(99)))
-    assert PriceList([dearer]).price(booked) == booked
+    assert priced_by(PriceList([dearer]), asdict(booked)) == booked
 
 
 # -- which entry --------------------------------------------------------------------------------
@@ -259,9 +272,19 @@ def test_names_are_matched_whole_and_by_case() -> None:
 
 def test_the_model_that_was_sent_counts_and_not_an_alias() -> None:
     listed = PriceList([PriceSettings(model="m", per_request=D(1))])
-    assert listed.price(row(model="m", upstream_model="n")).cost_micros is None
-    assert listed.price(row(model="alias", upstream_model="m")).cost_micros == 1_000_000
-    assert listed.price(row(model="m", upstream_model=None)).cost_micros == 1_000_000
+    assert priced_by(listed, row(model="m", upstream_model="n")).cost_micros is None
+    assert priced_by(listed, row(model="alias", upstream_model="m")).cost_micros == 1_000_000
+    assert priced_by(listed, row(model="m", upstream_model=None)).cost_micros == 1_000_000
+
+
+def test_each_day_is_looked_up_for_itself_and_not_too_many_are_kept() -> None:
+    list_ = PriceList([entry("*"), entry("m", since="2026-07-31")])
+    before, after = (list_.find("b", "m", NOON_MS + days * DAY_MS) for days in (-1, 0))
+    assert before is not None and after is not None and before.price_id != after.price_id
+    assert list_.find("b", "m", NOON_MS - DAY_MS) is before
+    for number in range(2 * FOUND_MOST):
+        assert list_.find("b", f"model-{number}", NOON_MS) is before
+    assert len(list_._found) <= FOUND_MOST
 
 
 # -- energy, identity, mistakes -----------------------------------------------------------------

@@ -398,6 +398,6 @@ def test_no_zone_is_the_time_of_this_machine(sqlite: Database, here: None) -> No
 
 def test_reports_read_while_a_gateway_writes(sqlite: Database, tmp_path: Path) -> None:
     write(sqlite, random_rows(4, 10))
-    with sqlite.writer.begin() as writing:
+    with sqlite.editor.begin() as writing:
         writing.exec_driver_sql("DELETE FROM ledger")
         assert report(sqlite.reader, Query()).total.requests > 0

@@ -65,8 +65,7 @@ def locked(database: Database) -> Iterator[None]:
             other.execute("ROLLBACK")
             other.close()
         return
-    url = database.writer.url.set(drivername="postgresql")
-    with psycopg.connect(url.render_as_string(hide_password=False)) as connection:
+    with psycopg.connect(database.target) as connection:
         connection.execute("LOCK TABLE ledger IN EXCLUSIVE MODE")
         yield
         connection.rollback()

@@ -79,8 +79,8 @@ def test_it_is_due_at_four_local_time_once_a_day(database: Database) -> None:
         write(database, rows(3.0, now_ms=clock.now_ms))
         upkeep.run_if_due()
         assert (stored(database) == []) == is_pruned, moment
-        with database.writer.begin() as connection:
-            connection.exec_driver_sql("DELETE FROM ledger")
+        with database.writer.transaction() as cursor:
+            cursor.execute("DELETE FROM ledger")
 
 
 def test_nothing_is_done_at_the_first_start(database: Database) -> None:

@@ -15,8 +15,9 @@ from gateway.ledger.query import Query, ReportFault
 from gateway.ledger.render import as_csv, as_json, as_table
 from gateway.ledger.report import Line, Report, report
 from gateway.ledger.reprice import reprice
-from gateway.ledger.row import COLUMNS, Row
-from gateway.ledger.verbs import ReportWords, query_of, run_export, run_report, run_reprice
+from gateway.ledger.row import COLUMNS, Columns, Row
+from gateway.ledger.verbs import run_export, run_report, run_reprice
+from gateway.ledger.words import ReportWords, query_of
 from gateway.store.db import Database
 from tests.gateway.ledger.made import NOON_MS, stored, write
 
@@ -204,11 +205,13 @@ def test_a_request_that_still_runs_is_not_exported(books: Database) -> None:
 # -- reprice ------------------------------------------------------------------------------------
 
 
-def dearer(row: Row) -> Row:
+DEAR = {"cost_micros": 2_000_000, "currency": "EUR", "cost_source": "table", "price_id": "new"}
+
+
+def dearer(row: Columns) -> None:
     """A list that asks 2 euros for each row; it leaves costs that are there alone."""
-    if row.cost_source is not None:
-        return row
-    return replace(row, cost_micros=2_000_000, currency="EUR", cost_source="table", price_id="new")
+    if row["cost_source"] is None:
+        row.update(DEAR)
 
 
 def test_repricing_says_what_it_would_change_and_then_changes_it(database: Database) -> None:
@@ -217,7 +220,7 @@ def test_repricing_says_what_it_would_change_and_then_changes_it(database: Datab
         replace(ROWS[0], request_id="b", cost_source="provider", cost_micros=7),
         replace(ROWS[0], request_id="c", cost_source="none", cost_micros=None, currency=None),
         replace(ROWS[0], request_id="d", ts_ms=NOON_MS + 9 - 3_600_000),
-        dearer(replace(ROWS[1], request_id="e")),
+        replace(ROWS[1], request_id="e", **DEAR),
     ]
     write(database, rows)
     words = ReportWords(since="1h")
@@ -225,7 +228,7 @@ def test_repricing_says_what_it_would_change_and_then_changes_it(database: Datab
     for is_written in (False, True, True):
         before = stored(database)
         out = io.StringIO()
-        run_reprice(words, database.writer, dearer, out, NOON_MS + 10, is_written=is_written)
+        run_reprice(words, database.editor, dearer, out, NOON_MS + 10, is_written=is_written)
         said.append(out.getvalue())
         assert (stored(database) == before) == (not is_written or len(said) == 3)
     assert said == [
@@ -236,12 +239,12 @@ def test_repricing_says_what_it_would_change_and_then_changes_it(database: Datab
     after = stored(database)
     assert [row.cost_micros for row in after] == [2_000_000, 7, 2_000_000, 166_250, 2_000_000]
     assert (after[0].price_id, after[0].price_input) == ("new", None)
-    assert after[0] == dearer(replace(rows[0], cost_source=None, price_input=None))
+    assert after[0] == replace(rows[0], price_input=None, **DEAR)
 
 
 def test_repricing_goes_through_all_rows(sqlite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.ledger.reprice.ROWS_AT_A_TIME", 3)
     write(sqlite, [replace(ROWS[1], request_id=f"req-{i}") for i in range(9)])
-    found = reprice(sqlite.writer, Query(), dearer, is_written=True)
+    found = reprice(sqlite.editor, Query(), dearer, is_written=True)
     assert found.row_count == 9
     assert {row.cost_micros for row in stored(sqlite)} == {2_000_000}

@@ -1,6 +1,7 @@
 """Rows come to the database, once, whatever happens on the way."""
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 from gateway.ledger.books import Books, Counts, NoLedger
 from gateway.ledger.clock import Clock
 from gateway.ledger.intake import BATCH_ROWS, Intake
-from gateway.ledger.row import Row, row_from, with_columns
+from gateway.ledger.row import Columns, row_from
 from gateway.ledger.spill import SpillFile
 from gateway.ledger.writer import COMMIT_S, Ledger
 from gateway.settings.types import LedgerSettings
@@ -21,6 +22,7 @@ from tests.gateway.ledger.made import (
     FakeClock,
     closed,
     hand_driven,
+    no_thread,
     opened,
     outcomes,
     stored,
@@ -114,6 +116,30 @@ def test_a_request_handed_over_twice_is_booked_once(books: Ledger, database: Dat
     books.close(entry)
     books.step()
     assert books.counts() == Counts(made=1, written=1)
+
+
+def test_rows_that_know_much_and_little_go_in_one_transaction(
+    books: Ledger, database: Database
+) -> None:
+    books.step()
+    entries = [closed(f"req-{i}", run_id=f"run-{i}" if i % 2 else None) for i in range(6)]
+    for entry in entries:
+        books.close(entry)
+    with trouble(database) as counting:
+        books.step()
+    assert counting.count["commit"] == 1
+    assert stored(database) == [row_from(entry.columns()) for entry in entries]
+
+
+def test_a_brief_row_replaces_all_that_was_known_before(books: Ledger, database: Database) -> None:
+    entry = opened("req-a", run_id="run")
+    books.open(entry)
+    books.step()
+    entry.run_id = None
+    entry.close(1.0, outcome="aborted")
+    books.close(entry)
+    books.step()
+    assert stored(database) == [row_from(entry.columns())]
 
 
 def test_a_whole_batch_wakes_the_writer(tmp_path: Path) -> None:
@@ -286,7 +312,7 @@ def test_prices_are_applied_when_a_row_is_written(
     sqlite: Database, tmp_path: Path, clock: FakeClock
 ) -> None:
     def priced_at(micros: int) -> Any:
-        return lambda row: with_columns(row, {"cost_micros": micros})
+        return lambda row: row.update(cost_micros=micros)
 
     books = hand_driven(sqlite, tmp_path, clock, price=priced_at(5))
     books.close(closed("req-a"))
@@ -300,7 +326,7 @@ def test_prices_are_applied_when_a_row_is_written(
 def test_a_price_list_that_fails_costs_no_row(
     sqlite: Database, tmp_path: Path, clock: FakeClock
 ) -> None:
-    def broken(row: Row) -> Row:
+    def broken(row: Columns) -> None:
         raise ZeroDivisionError
 
     books = hand_driven(sqlite, tmp_path, clock, price=broken)
@@ -312,12 +338,37 @@ def test_a_price_list_that_fails_costs_no_row(
     assert len(events(logs, "ledger.price_failed")) == 1
 
 
+def test_tables_that_cannot_be_made_yet_cost_no_row(
+    database: Database, tmp_path: Path, clock: FakeClock
+) -> None:
+    """The reason is that of the database, and nobody wants a traceback of it."""
+    with database.writer.transaction() as cursor:
+        cursor.execute("CREATE TABLE ledger (somebody_elses INTEGER)")
+    books = Ledger(
+        database, LedgerSettings(), state_dir=tmp_path, price=unpriced, clock=clock.clock,
+        start_thread=no_thread,
+    )  # fmt: skip
+    books.start()
+    books.close(closed("req-a"))
+    with capture_logs() as logs:
+        assert books.step() > 0
+    (failed,) = events(logs, "ledger.write_failed")
+    assert "already exists" in failed["reason"] and not failed["exc_info"]
+    assert books.counts() == Counts(made=1, queued=1)
+    with database.writer.transaction() as cursor:
+        cursor.execute("DROP TABLE ledger")
+    clock.pass_s(10)
+    books.step()
+    assert books.counts() == Counts(made=1, written=1)
+    assert outcomes(database) == {"req-a": "succeeded"}
+
+
 def test_a_fault_of_our_own_does_not_end_the_writer(
     books: Ledger, database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     books.close(closed())
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.ledger.writer.migrate", lambda engine: 1 / 0)
+        patch.setattr(books, "_migrate", lambda database: 1 / 0)
         assert books.step() > 0
     clock.pass_s(10)
     books.step()
@@ -382,7 +433,7 @@ def test_a_replay_changes_no_row_that_is_closed(
     database: Database, tmp_path: Path, clock: FakeClock
 ) -> None:
     entry = closed("req-a")
-    frozen = with_columns(row_from(entry.columns()), {"cost_micros": 5, "price_input": 1})
+    frozen = replace(row_from(entry.columns()), cost_micros=5, price_input=1)
     write(database, [frozen])
     books = hand_driven(database, tmp_path, clock)
     books.close(entry)  # the same request, priced by another list
@@ -460,6 +511,8 @@ def test_threads_write_by_themselves_and_stop_waits_for_them(
     assert books.stop(120) == Counts(made=1500, written=1500)
     assert time.monotonic() - began < 60  # no longer than it takes
     assert len(stored(database)) == 1500
+    if database.path is not None:  # the journal is folded into it
+        assert [file.name for file in database.path.parent.iterdir()] == ["ledger.sqlite"]
 
 
 def test_a_ledger_that_keeps_nothing() -> None:

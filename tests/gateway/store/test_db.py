@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from gateway.store.db import Database, DriverMissing, NotTemporary, UnknownDatabase
+from gateway.store.db import BadAddress, Database, DriverMissing, NotTemporary, UnknownDatabase
 from gateway.store.migrate import migrate
 
 
 def test_file_and_folder_are_for_the_owner_alone(sqlite: Database) -> None:
-    migrate(sqlite.writer)
+    migrate(sqlite)
     assert sqlite.path is not None
     assert stat.S_IMODE(sqlite.path.parent.stat().st_mode) == 0o700
     for file in sqlite.path.parent.iterdir():
@@ -28,10 +28,10 @@ def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None
 
 
 def test_sqlite_is_set_up_before_its_first_table(sqlite: Database) -> None:
-    migrate(sqlite.writer)
-    with sqlite.writer.connect() as connection:
+    migrate(sqlite)
+    with sqlite.writer.transaction() as cursor:
         read = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            name: cursor.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("journal_mode", "auto_vacuum", "synchronous", "busy_timeout")
         }
     assert read == {
@@ -40,25 +40,25 @@ def test_sqlite_is_set_up_before_its_first_table(sqlite: Database) -> None:
 
 
 def test_a_reader_cannot_write(database: Database) -> None:
-    migrate(database.writer)
+    migrate(database)
     with pytest.raises(DBAPIError), database.reader.connect() as connection:
         connection.exec_driver_sql("DELETE FROM ledger")
 
 
 def test_a_reader_sees_one_moment(database: Database) -> None:
-    migrate(database.writer)
+    migrate(database)
     count = "SELECT count(*) FROM ledger_meta"
     with database.reader.connect() as reading:
         before = reading.exec_driver_sql(count).scalar()
-        with database.writer.begin() as writing:
-            writing.exec_driver_sql("INSERT INTO ledger_meta VALUES ('new', 'row')")
+        with database.writer.transaction() as writing:
+            writing.execute("INSERT INTO ledger_meta VALUES ('new', 'row')")
         assert reading.exec_driver_sql(count).scalar() == before
 
 
 def test_a_writer_waits_for_the_lock_when_it_begins(sqlite: Database) -> None:
     assert sqlite.path is not None
-    migrate(sqlite.writer)
-    with sqlite.writer.connect() as connection:
+    migrate(sqlite)
+    with sqlite.editor.connect() as connection:
         connection.exec_driver_sql("PRAGMA busy_timeout = 0")
         connection.rollback()
         other = sqlite3.connect(sqlite.path, isolation_level=None)
@@ -71,7 +71,7 @@ def test_a_writer_waits_for_the_lock_when_it_begins(sqlite: Database) -> None:
 def test_many_processes_worth_of_openings_at_once(tmp_path: Path) -> None:
     def open_and_migrate(_: int) -> None:
         database = Database.open(tmp_path / "new" / "ledger.sqlite")
-        migrate(database.writer)
+        migrate(database)
         database.close()
 
     with ThreadPoolExecutor(8) as pool:
@@ -109,12 +109,15 @@ def test_a_test_run_reaches_no_server_elsewhere(url: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
 def test_every_name_of_postgresql_leads_to_psycopg(scheme: str) -> None:
     database = Database.open(f"{scheme}://me:secret@db.example/books")
-    assert database.writer.url.drivername == database.reader.url.drivername == "postgresql+psycopg"
-    assert (database.writer.url.host, database.path) == ("db.example", None)
+    assert database.target == "postgresql://me:secret@db.example/books"
+    assert database.reader.url.drivername == database.editor.url.drivername == "postgresql+psycopg"
+    assert (database.writer.driver.__name__, database.path) == ("psycopg", None)
     database.close()
 
 
-@pytest.mark.parametrize("url", ["mysql://db/books", "sqlite://", "oracle://db"])
+@pytest.mark.parametrize(
+    "url", ["mysql://db/books", "sqlite://", "sqlite://db/books", "oracle://db"]
+)
 def test_an_address_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(UnknownDatabase):
         Database.open(url)
@@ -124,3 +127,24 @@ def test_a_missing_driver_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("gateway.store.db.find_spec", lambda name: None)
     with pytest.raises(DriverMissing, match="pip install"):
         Database.open("postgresql://db.example/books")
+
+
+def test_an_address_that_cannot_be_read_is_not_quoted() -> None:
+    with pytest.raises(BadAddress) as refused:
+        Database.open("postgresql://me:secret%zz@db.example/books")
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is None and refused.value.__suppress_context__
+
+
+@pytest.mark.parametrize("form", ["{}", "sqlite:///{}", "sqlite+pysqlite:///{}?timeout=5"])
+def test_another_process_can_open_what_a_database_names(form: str, tmp_path: Path) -> None:
+    """Whatever folder it runs in."""
+    database = Database.open(form.format(tmp_path / "books" / "ledger.sqlite"))
+    assert database.target == str(tmp_path / "books" / "ledger.sqlite")
+    database.close()
+
+
+def test_engines_are_made_once_and_when_they_are_wanted(database: Database) -> None:
+    assert not database._engines
+    assert database.reader is database.reader
+    assert database.editor is not database.reader

@@ -1,0 +1,116 @@
+"""The one connection of a database that writes, over its own driver. Knows no table and no row.
+
+Nothing here loads SQLAlchemy: a gateway that only books requests pays for its driver alone.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+NEW_LINE = "\n"  # PostgreSQL quotes the row on the lines after the first
+REASON_CHARS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """The texts that one kind of database is written with. `statements` has them, never changed.
+
+    Parameters stand in the order of `ROW`, `BRIEF` and `HEAD`, or as it is said here.
+    """
+
+    write_row: str  # a closed row; it replaces an open or a lost one and nothing else
+    write_brief_row: str  # the same of a row that knows none but the columns of `BRIEF`
+    write_head: str  # an open row, if there is no row of the request
+    mark_lost: str  # every open row
+    prune: str  # oldest_ms, most
+    read_meta: str  # key
+    write_meta: str  # key, value
+    find_version: str  # whether there is a table of versions
+    read_version: str
+
+
+class Cursor(Protocol):
+    """A cursor of Python's database interface (PEP 249), as far as we use it."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the last statement changed."""
+
+    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:
+        """Runs a statement."""
+
+    def executemany(self, statement: str, values: Iterable[Sequence[Any]], /) -> Any:
+        """Runs a statement once for each of these."""
+
+    def fetchone(self) -> Any:
+        """The next row that was found, None when there is none."""
+
+
+class WriteConnection:
+    """Opened when it is first used, and again after a fault. Used by one thread at a time.
+
+    `connect` makes a connection of `driver`, a module after PEP 249; `begin` starts a transaction
+    where the driver does not do so by itself.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        driver: Any,
+        statements: Statements,
+        begin: str | None = None,
+    ) -> None:
+        self.connect = connect
+        self.driver = driver
+        self.statements = statements
+        self._begin = begin
+        self._connection: Any = None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Cursor]:
+        """All or nothing. Raises: what the driver says, or what the body raises."""
+        if self._connection is None:
+            self._connection = self.connect()
+        connection = self._connection
+        try:
+            cursor = connection.cursor()
+            if self._begin is not None:
+                cursor.execute(self._begin)
+            yield cursor
+            connection.commit()
+        except BaseException as fault:
+            self._take_back(connection, fault)
+            raise
+
+    def close(self) -> None:
+        """Lets go of the connection; what was not committed is undone. The next use opens one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(self.driver.Error):  # it may be broken: that is why it is closed
+                connection.close()
+
+    def is_fault(self, fault: Exception) -> bool:
+        """Whether the driver says so, and not a mistake of ours."""
+        return isinstance(fault, self.driver.Error)
+
+    def is_rows_fault(self, fault: BaseException) -> bool:
+        """Whether the rows are to blame, not the database: trying again would change nothing."""
+        if isinstance(fault, self.driver.Error):
+            return isinstance(fault, (self.driver.DataError, self.driver.IntegrityError))
+        return isinstance(fault, (ValueError, TypeError, OverflowError))
+
+    def reason_of(self, fault: Exception) -> str:
+        """A fault in a few words for the log. Only what names no value of a row."""
+        for name in ("OperationalError", "IntegrityError"):
+            if isinstance(fault, getattr(self.driver, name)):
+                return f"{name}: {str(fault).partition(NEW_LINE)[0][:REASON_CHARS]}"
+        return type(fault).__name__
+
+    def _take_back(self, connection: Any, fault: BaseException) -> None:
+        """Once a row was refused, the connection is as good as before; else nobody knows."""
+        if self.is_rows_fault(fault):
+            with suppress(self.driver.Error):
+                connection.rollback()
+                return
+        self.close()
