@@ -89,6 +89,8 @@ class Ledger:
         self._threads: list[Joinable] = []
         self._is_migrated = False
         self._is_recovered = False
+        self._was_spilled = False
+        self._inherited_count = self._spill_file.row_count
         self._stop_at: float | None = None
         self._retry_at = 0.0
         self._retry_s = 0.0
@@ -199,13 +201,25 @@ class Ledger:
         if not self._is_migrated:
             self._migrate(self._database)
             self._is_migrated = True
-        batch = self._intake.batch or self._take_spilled() or self._take_queued()
+        batch = self._intake.batch or self._take()
         if batch is None:
             return False
         if batch.parts is None:
             self._begin(batch)
         self._write(batch)
         return self._intake.is_batch_waiting
+
+    def _take(self) -> Batch | None:
+        """What the run before left goes first, then the spill and the queue take turns: or a full
+        queue, which a kill would cost us, would wait for as long as rows overflow."""
+        takes = [self._take_spilled, self._take_queued]
+        if self._was_spilled and self._inherited_count <= 0:
+            takes.reverse()
+        batch = takes[0]() or takes[1]()
+        self._was_spilled = batch is not None and batch.chunk is not None
+        if batch is not None and batch.chunk is not None:
+            self._inherited_count -= len(batch.chunk.lines)
+        return batch
 
     def _take_spilled(self) -> Batch | None:
         """Rows that overflowed, of this run or one before. A broken disk holds up no others."""

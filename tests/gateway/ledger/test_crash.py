@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -14,8 +15,13 @@ from tests.gateway.ledger.made import FakeClock, hand_driven, outcomes
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def killed_after(target: str, state_dir: Path, name: str, rows: int) -> int:
-    """Lets a gateway book until so many rows are written, and kills it. How many were for sure."""
+def killed_after(
+    target: str, state_dir: Path, name: str, rows: int, until: Callable[[], bool] = lambda: True
+) -> int:
+    """Lets a gateway book until so many rows are written, and more holds; then kills it.
+
+    Returns how many were written for sure.
+    """
     script = "tests.gateway.ledger.crashing"
     process = subprocess.Popen(
         [sys.executable, "-m", script, target, str(state_dir), name],
@@ -24,7 +30,7 @@ def killed_after(target: str, state_dir: Path, name: str, rows: int) -> int:
     assert process.stdout is not None
     written = 0
     try:
-        while written < rows:
+        while written < rows or not until():
             written = int(process.stdout.readline())
     finally:
         process.kill()
@@ -55,8 +61,13 @@ def test_a_kill_at_any_moment_costs_only_what_was_not_written_yet(
     migrate(database)
     target = database.target
     written = 0
-    for turn, rows in enumerate((1, 130, 2500)):  # the last one lives through several commits
-        written += killed_after(target, tmp_path, f"life-{turn}", rows)
+
+    def has_open_rows() -> bool:
+        return None in outcomes(database).values()
+
+    lives = [(1, lambda: True), (130, lambda: True), (400, has_open_rows)]
+    for turn, (rows, until) in enumerate(lives):
+        written += killed_after(target, tmp_path, f"life-{turn}", rows, until)
         wait_for_silence(database)
         open_count = list(outcomes(database).values()).count(None)
         spilled = (tmp_path / "ledger.spill").read_bytes().count(b"\n")

@@ -187,6 +187,43 @@ def test_rows_beyond_the_queue_go_to_the_spill_and_come_back_first(
     assert books.counts() == Counts(made=5, written=5)
 
 
+def test_a_full_queue_does_not_wait_for_as_long_as_rows_overflow(
+    sqlite: Database, tmp_path: Path, clock: FakeClock
+) -> None:
+    """It is only in memory: a kill would cost more than the rows of the last second."""
+    books = hand_driven(sqlite, tmp_path, clock, queue=2)
+    for i in range(6):
+        books.close(closed(f"req-{i}"))
+    books.step()
+    books.close(closed("req-6"))  # before the writer comes around again there is one more
+    books.step()
+    assert {"req-0", "req-1"} <= set(outcomes(sqlite))
+    for _ in range(3):
+        books.step()
+    assert books.counts() == Counts(made=7, written=7)
+
+
+def test_what_the_run_before_left_is_written_before_anything_else(
+    sqlite: Database, tmp_path: Path, clock: FakeClock
+) -> None:
+    """All of it: else requests of that run would be called lost whose rows are at hand."""
+    first = hand_driven(sqlite, tmp_path, clock, queue=2 * BATCH_ROWS)
+    entries = [opened(f"req-{i:05}") for i in range(BATCH_ROWS + 1)]
+    first.open(entries[-1])
+    first.step()
+    for entry in entries:
+        entry.close(1.0, outcome="aborted")
+        first.close(entry)
+    assert first.stop(0).spilled == BATCH_ROWS + 1
+    with capture_logs() as logs:
+        second = hand_driven(sqlite, tmp_path, clock)
+        second.close(closed("req-new"))
+        while second.counts().waiting:
+            second.step()
+    assert not events(logs, "ledger.rows_lost")
+    assert second.counts() == Counts(made=BATCH_ROWS + 2, written=BATCH_ROWS + 2)
+
+
 def test_rows_that_never_reached_the_file_come_back_from_memory(
     sqlite: Database, tmp_path: Path, clock: FakeClock
 ) -> None:
