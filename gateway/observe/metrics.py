@@ -55,33 +55,34 @@ class Metrics:
         self.sources: list[Source] = []
         self.tap_faults = 0
         self._requests: dict[Labels, int] = {}
-        self._tokens: dict[Labels, int] = {}
-        self._ttft: dict[str, list[float]] = {}
-        self._request: dict[str, list[float]] = {}
+        self._backends: dict[str, _OfBackend] = {}
 
     def note_closed(self, entry: Entry) -> None:
         """Counts a request that has ended."""
         backend = entry.backend or "none"
         key = (entry.surface or "none", entry.path or "none", backend, entry.outcome or "lost")
         self._requests[key] = self._requests.get(key, 0) + 1
-        if entry.total_ms is not None:
-            _observe(self._request, backend, entry.total_ms)
-        if entry.ttft_ms is not None:
-            _observe(self._ttft, backend, entry.ttft_ms)
-        if entry.prompt_tokens:
-            _add(self._tokens, (backend, "prompt"), entry.prompt_tokens)
-        if entry.completion_tokens:
-            _add(self._tokens, (backend, "completion"), entry.completion_tokens)
-        if entry.cached_tokens:
-            _add(self._tokens, (backend, "cached"), entry.cached_tokens)
+        seen = self._backends.get(backend)
+        if seen is None:
+            seen = self._backends[backend] = _OfBackend()
+        if (total_ms := entry.total_ms) is not None:
+            _observe(seen.request_ms, total_ms)
+        if (ttft_ms := entry.ttft_ms) is not None:
+            _observe(seen.ttft_ms, ttft_ms)
+        seen.prompt += entry.prompt_tokens or 0
+        seen.completion += entry.completion_tokens or 0
+        seen.cached += entry.cached_tokens or 0
 
     def values(self) -> Values:
         """Everything that is known now, by family and labels."""
         known: Values = {family.name: {} for family in FAMILIES}
         known["requests"].update(self._requests)
-        known["tokens"].update(self._tokens)
-        known["ttft_ms"].update({(backend,): list(v) for backend, v in self._ttft.items()})
-        known["request_ms"].update({(backend,): list(v) for backend, v in self._request.items()})
+        for backend, seen in self._backends.items():
+            for kind in ("prompt", "completion", "cached"):
+                known["tokens"][backend, kind] = getattr(seen, kind)
+            known["request_ms"][backend,] = list(seen.request_ms)
+            if any(seen.ttft_ms):
+                known["ttft_ms"][backend,] = list(seen.ttft_ms)
         known["tap_faults"][()] = self.tap_faults
         for source in self.sources:
             for name, labels, value in source():
@@ -148,16 +149,18 @@ class _Shown:
             yield shown
 
 
-def _observe(histograms: dict[str, list[float]], backend: str, value_ms: int) -> None:
-    counts = histograms.get(backend)
-    if counts is None:
-        counts = histograms[backend] = [0.0] * (len(BUCKETS_MS) + 2)
-    counts[bisect_left(BUCKETS_MS, value_ms)] += 1
-    counts[-1] += value_ms
+class _OfBackend:
+    """What is counted for each backend. A histogram: each bucket, those beyond, the sum."""
+
+    def __init__(self) -> None:
+        self.request_ms = [0.0] * (len(BUCKETS_MS) + 2)
+        self.ttft_ms = [0.0] * (len(BUCKETS_MS) + 2)
+        self.prompt = self.completion = self.cached = 0
 
 
-def _add(counts: dict[Labels, int], labels: Labels, count: int) -> None:
-    counts[labels] = counts.get(labels, 0) + count
+def _observe(histogram: list[float], value_ms: int) -> None:
+    histogram[bisect_left(BUCKETS_MS, value_ms)] += 1
+    histogram[-1] += value_ms
 
 
 def _cumulated(counts: list[float]) -> list[tuple[str, float]]:

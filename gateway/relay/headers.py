@@ -24,6 +24,9 @@ _PREFIXES_NOT_SENT_UP = (b"x-tandem-", b"x-freellm-", b"x-forwarded-")
 _NOT_SENT_DOWN = _HOP_BY_HOP | {
     b"set-cookie", b"x-request-id", b"x-routed-via", b"content-length",
 }  # fmt: skip
+_SPECIAL = _NOT_SENT_DOWN | {b"content-type", b"content-encoding"}
+_OF_STREAMS = frozenset({b"cache-control", b"x-accel-buffering"})
+KNOWN_NAMES = 1_000  # remembered for each backend
 _BODILESS_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _NO_NAMES: frozenset[bytes] = frozenset()
 
@@ -31,27 +34,40 @@ _NO_NAMES: frozenset[bytes] = frozenset()
 def request_head(exchange: Exchange, backend: Backend, request: ModelRequest) -> bytes:
     """Request line and headers for a backend, closed by the blank line."""
     headers = exchange.headers
-    body_bytes = len(request.body)
-    hidden = _hidden(backend.own_names, is_decoded=request.is_decoded)
-    if b"connection" in exchange.fields:
-        hidden |= named_by_connection(headers)
+    passes = _going_up(backend.own_names)
+    lines = [b"%b: %b\r\n" % header for header in headers if passes[header[0]]]
+    if request.is_decoded or b"connection" in exchange.fields:
+        hidden = named_by_connection(headers)
+        if request.is_decoded:
+            hidden |= {b"content-encoding"}
+        lines = [line for line in lines if line.partition(b":")[0] not in hidden]
     method = exchange.method
-    url = backend.url_path(request.path, exchange.query)
-    lines = [f"{method} {url} HTTP/1.1\r\n".encode("latin-1"), backend.head_lines]
-    for name, value in headers:
-        if name not in hidden and not name.startswith(_PREFIXES_NOT_SENT_UP):
-            lines += (name, b": ", value, b"\r\n")
+    body_bytes = len(request.body)
     if body_bytes or method not in _BODILESS_METHODS:
-        lines.append(b"content-length: %d\r\n\r\n" % body_bytes)
-    else:
-        lines.append(b"\r\n")
-    return b"".join(lines)
+        lines.append(b"content-length: %d\r\n" % body_bytes)
+    url = backend.url_path(request.path, exchange.query)
+    first = f"{method} {url} HTTP/1.1\r\n".encode("latin-1")
+    return b"".join((first, backend.head_lines, *lines, b"\r\n"))
+
+
+class _Passes(dict[bytes, bool]):
+    """Whether a header of this name passes; found out once for each name."""
+
+    def __init__(self, hidden: frozenset[bytes], prefixes: tuple[bytes, ...]) -> None:
+        super().__init__()
+        self._hidden = hidden
+        self._prefixes = prefixes
+
+    def __missing__(self, name: bytes) -> bool:
+        if len(self) >= KNOWN_NAMES:
+            self.clear()
+        passes = self[name] = not (name in self._hidden or name.startswith(self._prefixes))
+        return passes
 
 
 @lru_cache(maxsize=256)
-def _hidden(own_names: frozenset[bytes], *, is_decoded: bool) -> frozenset[bytes]:
-    decoded = frozenset({b"content-encoding"}) if is_decoded else _NO_NAMES
-    return _NOT_SENT_UP | own_names | decoded
+def _going_up(own_names: frozenset[bytes]) -> _Passes:
+    return _Passes(_NOT_SENT_UP | own_names, _PREFIXES_NOT_SENT_UP)
 
 
 class AnswerHead(NamedTuple):
@@ -72,33 +88,29 @@ def answer_head(received: Headers) -> AnswerHead:
     is_stream = False
     length: int | None = None
     encoding: bytes | None = None
-    named: frozenset[bytes] = _NO_NAMES
+    hidden: frozenset[bytes] = _NO_NAMES
     lines: list[bytes] = []
-    for name, value in received:
-        if name == b"content-length":
+    for header in received:
+        name, value = header
+        if name not in _SPECIAL:
+            lines.append(b"%b: %b\r\n" % header)
+        elif name == b"content-length":
             length = int(value)
-            continue
-        if name in _NOT_SENT_DOWN:
-            if name == b"connection":
-                named |= _names_in(value)
-            continue
-        if name == b"content-type":
+        elif name == b"content-type":
+            lines.append(b"%b: %b\r\n" % header)
             is_stream = value[:17].lower() == b"text/event-stream"
         elif name == b"content-encoding":
+            lines.append(b"%b: %b\r\n" % header)
             encoding = value
-        lines += (name, b": ", value, b"\r\n")
+        elif name == b"connection":
+            hidden |= _names_in(value)
     if is_stream:
         length = None  # its end may be an error of ours
-        named |= {b"cache-control", b"x-accel-buffering"}
-    if named:
-        lines = [
-            part
-            for at in range(0, len(lines), 4)
-            if lines[at] not in named
-            for part in lines[at : at + 4]
-        ]
-    if is_stream:
+        hidden |= _OF_STREAMS
+        lines = [line for line in lines if line.partition(b":")[0] not in hidden]
         lines.append(b"x-accel-buffering: no\r\ncache-control: no-cache\r\n")
+    elif hidden:
+        lines = [line for line in lines if line.partition(b":")[0] not in hidden]
     return AnswerHead(b"".join(lines), is_stream, length, encoding)
 
 

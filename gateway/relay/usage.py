@@ -93,7 +93,11 @@ def _chat(reading: Reading, body: dict[str, Any]) -> bool:
             _choice(reading, choice)
     usage = body.get("usage")
     if usage and type(usage) is dict:
-        reading.usage(prompt=usage.get("prompt_tokens"), output=usage.get("completion_tokens"))
+        prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        if type(prompt) is int and prompt >= 0:
+            reading.tokens.prompt, reading.has_usage = prompt, True
+        if type(output) is int and output >= 0:
+            reading.tokens.output, reading.has_usage = output, True
         if not usage.keys() <= _PLAIN_USAGE:
             _chat_details(reading, usage)
     if "error" in body and choices is None:
