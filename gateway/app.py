@@ -26,6 +26,7 @@ from gateway.middleware.auth import Auth
 from gateway.observe.logs import AccessLog, log_access
 from gateway.observe.metrics import Metrics
 from gateway.operator import Operator
+from gateway.outbox import Outbox
 from gateway.pipeline import ManagedWay, Pipeline, Routing
 from gateway.relay.client import UpstreamClient
 from gateway.relay.forward import Relay
@@ -60,7 +61,8 @@ class Gateway:
         self.has_failed = asyncio.Event()
         state_dir = make_state_dir(settings.state_dir)
         self.auth = Auth(settings)
-        self.client = UpstreamClient()
+        outbox = Outbox(asyncio.get_running_loop())
+        self.client = UpstreamClient(outbox)
         self.engine = _engine_link(settings)
         self.supervisor = _supervisor(settings, self.engine)
         self.closing = Closing(ledger.books, self.metrics, access_log, hash_key(state_dir))
@@ -86,7 +88,7 @@ class Gateway:
                 metrics=self.operator.metrics,
             )
         )
-        self.door = Door(Router(self, self.table).serve)
+        self.door = Door(Router(self, self.table).serve, outbox)
         self._services: list[asyncio.Task[None]] = []
 
     async def open(self, listener: socket.socket) -> None:

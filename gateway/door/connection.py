@@ -25,6 +25,7 @@ from gateway.door.head import (
 )
 from gateway.errors import ApiError
 from gateway.exchange import ClientLeft, Exchange, Headers
+from gateway.outbox import Outbox
 from proto.limits import (
     HEADER_BLOCK_BYTES,
     PIPELINED_BYTES,
@@ -48,6 +49,7 @@ class Reception(Protocol):
     """Where a connection belongs to, and what serves its requests."""
 
     loop: asyncio.AbstractEventLoop
+    outbox: Outbox
     connections: set["ClientConnection"]
     is_closing: bool
     new_id: Callable[[], str]
@@ -64,6 +66,7 @@ class ClientConnection(asyncio.Protocol):
         self.speaks_chunked = True
         self._door = door
         self._loop = door.loop
+        self._outbox = door.outbox
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._is_local = False
@@ -76,7 +79,8 @@ class ClientConnection(asyncio.Protocol):
         self._waiting: deque[Exchange] = deque()  # at most PIPELINED_REQUESTS
         self._in_head = False
         self._keeps_alive = True
-        self._unsent = b""  # a head that waits for the first piece: one packet, one system call
+        self._unsent: list[bytes] = []  # until the outbox calls
+        self._is_due = False
         self._is_deaf = False  # what still comes is thrown away
         self._is_lingering = False
         self._ends_by_close = False
@@ -204,22 +208,28 @@ class ClientConnection(asyncio.Protocol):
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
         framing = b"transfer-encoding: chunked\r\n" if is_chunked else b""
         end = b"\r\n" if self._keeps_alive else b"connection: close\r\n\r\n"
-        self._unsent = b"".join((line, block, framing, end))
+        self._unsent += (line, block, framing, end)
 
     def send(self, *pieces: bytes) -> None:
         """Writes bytes of the body, behind the head if that has not gone yet; none: just that."""
+        self._unsent += pieces
+        if not self._is_due and self._unsent:
+            self._is_due = True
+            self._outbox.add(self)
+
+    def flush(self) -> None:
+        """Hands what was written to the socket."""
         assert self._transport is not None
-        if self._unsent:
-            pieces = (self._unsent, *pieces)
-            self._unsent = b""
-        if pieces and not self._transport.is_closing():
-            self._transport.writelines(pieces)
+        unsent, self._unsent = self._unsent, []
+        self._is_due = False
+        if unsent and not self._transport.is_closing():
+            self._transport.writelines(unsent)
 
     def ask_for_body(self) -> None:
         """Lets a client that waits for it send the body."""
         assert self._transport is not None and self._running is not None
-        if self._running.fields.get(b"expect") is not None and not self._transport.is_closing():
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._running.fields.get(b"expect") is not None:
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._expire_in(BODY_S)
 
     def end_answer(self) -> None:
@@ -233,7 +243,7 @@ class ClientConnection(asyncio.Protocol):
             if self._waiting:
                 self._loop.call_soon(self._run_next)
         elif exchange is not None and exchange.is_body_whole and not self._is_deaf:
-            self._transport.close()
+            self._close()
         else:
             self._linger()
 
@@ -247,9 +257,10 @@ class ClientConnection(asyncio.Protocol):
             sock = self._transport.get_extra_info("socket")
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.flush()
             self._transport.abort()
         else:
-            self._transport.close()
+            self._close()
 
     # What the door calls.
 
@@ -257,7 +268,7 @@ class ClientConnection(asyncio.Protocol):
         """Closes at once when idle, else behind the running answer."""
         self._keeps_alive = False
         if self._running is None and not self._waiting and self._transport is not None:
-            self._transport.close()
+            self._close()
 
     def abort(self) -> None:
         """Closes now."""
@@ -266,18 +277,24 @@ class ClientConnection(asyncio.Protocol):
 
     # The rest.
 
+    def _close(self) -> None:
+        assert self._transport is not None
+        self.flush()
+        self._transport.close()
+
     def _method(self) -> bytes:
         return bytes(self._parser.get_method())
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Goes on in HTTP/1.1, as a server may. The parser has let go of the body: a new one is
+        """Goes on as before, as a server may. The parser has let go of the body: a new one is
         given the same head without the offer, and then the body.
         """
         method, target = self._method(), self._target
         if method == b"CONNECT":
             self._refuse(ApiError(405, "method_not_allowed", "CONNECT is not allowed here."))
             return
-        head = head_without_offer(method, target, self._headers)
+        version = self._parser.get_http_version()
+        head = head_without_offer(method, target, version, self._headers)
         self._parser = httptools.HttpRequestParser(self)
         self.data_received(head + rest)
 
@@ -337,6 +354,7 @@ class ClientConnection(asyncio.Protocol):
         assert self._transport is not None
         self._is_deaf = self._is_lingering = True
         self._expire_in(LINGER_S)
+        self.flush()
         if self._transport.can_write_eof():
             with contextlib.suppress(OSError):
                 self._transport.write_eof()
@@ -364,4 +382,4 @@ class ClientConnection(asyncio.Protocol):
         elif self._is_lingering:
             self._transport.abort()
         else:
-            self._transport.close()
+            self._close()

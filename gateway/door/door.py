@@ -8,6 +8,7 @@ from typing import Any
 from gateway.door.connection import ClientConnection
 from gateway.exchange import Exchange
 from gateway.middleware.request_id import RequestIds
+from gateway.outbox import Outbox
 
 Serve = Callable[[Exchange], Coroutine[Any, Any, None]]
 
@@ -17,8 +18,9 @@ BACKLOG = 2048
 class Door:
     """The listening side: every client's connection and every running request."""
 
-    def __init__(self, serve: Serve) -> None:
+    def __init__(self, serve: Serve, outbox: Outbox) -> None:
         self._serve = serve
+        self.outbox = outbox
         self.loop = asyncio.get_running_loop()
         self.connections: set[ClientConnection] = set()
         self.tasks: set[asyncio.Task[None]] = set()

@@ -47,9 +47,9 @@ def head_fault(
     return None
 
 
-def head_without_offer(method: bytes, target: bytes, headers: Headers) -> bytes:
+def head_without_offer(method: bytes, target: bytes, version: str, headers: Headers) -> bytes:
     """The same head without its offer to go on in another protocol."""
-    lines = [b"%b %b HTTP/1.1\r\n" % (method, target)]
+    lines = [b"%b %b HTTP/%b\r\n" % (method, target, version.encode())]
     for name, value in headers:
         if name == b"connection":
             tokens = [token.strip() for token in value.split(b",")]

@@ -12,6 +12,7 @@ import ssl
 import aiohappyeyeballs
 
 from gateway.backends.base import Origin
+from gateway.outbox import Outbox
 from gateway.relay.connection import (
     ConnectFailed,
     Connection,
@@ -28,7 +29,8 @@ NEXT_ADDRESS_S = 0.25  # a name with several addresses: the next is tried beside
 class UpstreamClient:
     """HTTP/1.1 toward backends, with kept connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
         self.redone_count = 0  # requests whose kept connection turned out to be dead
         self._idle: dict[Origin, dict[Connection, None]] = {}  # the last one was used last
 
@@ -115,14 +117,14 @@ class UpstreamClient:
     async def _connect(self, origin: Origin, connect_s: float) -> Connection:
         try:
             async with asyncio.timeout(connect_s or None):
-                return await _dial(origin)
+                return await _dial(origin, self._outbox)
         except TimeoutError as fault:
             raise UpstreamTimeout("connect_s", connect_s) from fault
         except OSError as fault:
             raise ConnectFailed(_connect_fault(fault)) from fault
 
 
-async def _dial(origin: Origin) -> Connection:
+async def _dial(origin: Origin, outbox: Outbox) -> Connection:
     loop = asyncio.get_running_loop()
     addresses = await loop.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
     sock = await aiohappyeyeballs.start_connection(
@@ -130,7 +132,7 @@ async def _dial(origin: Origin) -> Connection:
     )
     try:
         _, connection = await loop.create_connection(
-            lambda: Connection(loop),
+            lambda: Connection(loop, outbox),
             sock=sock,
             ssl=origin.tls,
             server_hostname=origin.host if origin.tls else None,

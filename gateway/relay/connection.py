@@ -16,6 +16,7 @@ from typing import Literal, Protocol, cast
 import httptools
 
 from gateway.exchange import Headers
+from gateway.outbox import Outbox
 from proto.limits import HEADER_BLOCK_BYTES, HEADER_COUNT, RELAY_BUFFER_BYTES
 
 Clock = Literal["connect_s", "first_event_s", "idle_s", "total_s", "client timeout"]
@@ -71,8 +72,10 @@ class Connection(asyncio.Protocol):
     An answer is either given to a `Receiver` as it comes, or waits to be `read`.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
         self._loop = loop
+        self._outbox = outbox
+        self._unsent: tuple[bytes, ...] = ()
         self.status = 0
         self.headers: Headers = []
         self.is_complete = False  # the whole answer has arrived
@@ -105,7 +108,14 @@ class Connection(asyncio.Protocol):
         self.is_complete = self._has_answered = self._has_head = self._has_begun = False
         self._fault = None
         self._receiver = receiver
-        self._transport.writelines((head, body) if body else (head,))
+        self._unsent = (head, body) if body else (head,)
+        self._outbox.add(self)
+
+    def flush(self) -> None:
+        """Hands the request to the socket."""
+        unsent, self._unsent = self._unsent, ()
+        if unsent and not self.is_dead and self._transport is not None:
+            self._transport.writelines(unsent)
 
     @property
     def ends_by_close(self) -> bool:
@@ -163,7 +173,8 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._receiver = None
         can = self.is_complete and self._keeps_alive and not self.is_dead
-        if not can or self._transport.get_write_buffer_size():  # it answered before we had asked
+        is_asked = not self._unsent and not self._transport.get_write_buffer_size()
+        if not (can and is_asked):  # it answered before it had the whole request
             return False
         self.resume()
         return True
