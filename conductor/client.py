@@ -15,6 +15,8 @@ ClientKind = Literal[
 
 _NAMED: dict[bytes, ClientKind] = {kind.encode(): kind for kind in get_args(ClientKind)}
 
+_SIGNS = frozenset({b"x-tandem-client", b"originator", b"x-app"})
+
 # User-Agent prefixes, most telling first.
 _AGENTS: tuple[tuple[bytes, ClientKind], ...] = (
     (b"codex_", "codex"),
@@ -36,13 +38,14 @@ _AGENTS: tuple[tuple[bytes, ClientKind], ...] = (
 
 def detect(headers: Mapping[bytes, bytes]) -> ClientKind:
     """The kind of client. `headers`: by lower-case name."""
-    named = headers.get(b"x-tandem-client")
-    if named is not None and (kind := _NAMED.get(named)) is not None:
-        return kind
-    if headers.get(b"originator", b"").startswith(b"codex"):
-        return "codex"
-    if headers.get(b"x-app") == b"cli":
-        return "claude-code"
+    if not _SIGNS.isdisjoint(headers):
+        named = _NAMED.get(headers.get(b"x-tandem-client", b""))
+        if named is not None:
+            return named
+        if headers.get(b"originator", b"").startswith(b"codex"):
+            return "codex"
+        if headers.get(b"x-app") == b"cli":
+            return "claude-code"
     agent = headers.get(b"user-agent", b"")
     if agent.startswith(b"Python/") and any(name.startswith(b"x-openwebui-") for name in headers):
         return "open-webui"

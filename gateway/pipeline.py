@@ -103,7 +103,12 @@ class Pipeline:
             self._route(identity, request, target, entry)
             self._ledger.open(entry)
             if target.backend is not None:
-                await self._relayed(exchange, request, target, ended)
+                backend = routing.backends[target.backend]
+                sent = request.for_model(target.model, is_in_path=exchange.surface == "gemini")
+                entry.upstream_key = backend.key_label
+                ended.backend = backend.settings
+                relayed = ended.relayed = Relayed()
+                await self._relay.forward(exchange, backend, sent, target.via_header, relayed)
             else:
                 assert self._managed is not None
                 ended.outcome = await self._managed.serve(exchange, request, target, entry)
@@ -174,25 +179,14 @@ class Pipeline:
         entry.upstream_model = target.model
         entry.config_rev = self.routing.config_rev
 
-    async def _relayed(
-        self, exchange: Exchange, request: ModelRequest, target: Target, ended: Ended
-    ) -> None:
-        assert target.backend is not None
-        backend = self.routing.backends[target.backend]
-        sent = request.for_model(target.model, is_in_path=exchange.surface == "gemini")
-        ended.entry.upstream_key = backend.key_label
-        ended.backend = backend.settings
-        relayed = ended.relayed = Relayed()
-        try:
-            await self._relay.forward(exchange, backend, sent, target.via_header, relayed)
-        except ClientLeft:
-            if not relayed.has_finished:
-                relayed.outcome, relayed.error_type = "aborted", "client_left"
-
     def _note_end(self, exchange: Exchange, ended: Ended, reason: Exception) -> None:
-        """The work was ended from outside before it had an answer."""
+        """The work was ended from outside before its answer was whole, as far as is known here."""
+        relayed = ended.relayed
         if isinstance(reason, ClientLeft):
-            ended.outcome, ended.entry.error_type = "aborted", "client_left"
+            if relayed is None or not relayed.has_finished:
+                ended.outcome, ended.entry.error_type = "aborted", "client_left"
+                if relayed is not None:
+                    relayed.outcome = "aborted"
             return
         ended.outcome = "refused"
         self._reply_error(exchange, ended.entry, _draining())

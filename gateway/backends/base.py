@@ -59,6 +59,8 @@ class Backend:
         self.origin = Origin.of(settings.base_url, tls_verify=settings.tls_verify)
         self.in_flight = 0
         self.health = Health()
+        # The label of the key it is shown, for the ledger.
+        self.key_label = settings.keys[0].label if settings.keys else None
         self.own_headers = _own_headers(settings)
         self.own_names = frozenset(name for name, _ in self.own_headers)
         self.head_lines = _head_lines(self.origin, self.own_headers)
@@ -67,11 +69,6 @@ class Backend:
         self._replaces_version = bool(
             self._base_path if is_openai else _VERSION.search(self._base_path)
         )
-
-    @property
-    def key_label(self) -> str | None:
-        """The label of the key it is shown, for the ledger."""
-        return self.settings.keys[0].label if self.settings.keys else None
 
     def url_path(self, path: str, query: bytes = b"") -> str:
         """The path and query at the backend for one of ours.

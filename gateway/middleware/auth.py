@@ -115,9 +115,12 @@ def not_found(path: str) -> ApiError:
 
 
 def _bearer(exchange: Exchange) -> bytes | None:
-    scheme, _, token = exchange.fields.get(b"authorization", b"").partition(b" ")
-    token = token.strip()
-    return token if scheme.lower() == b"bearer" and token else None
+    shown = exchange.fields.get(b"authorization")
+    if shown is None:
+        return None
+    if shown[:7].lower() == b"bearer ":
+        return shown[7:].strip() or None
+    return None
 
 
 def _is_local(exchange: Exchange) -> bool:

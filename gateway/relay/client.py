@@ -8,6 +8,8 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Coroutine
+from typing import Any
 
 import aiohappyeyeballs
 
@@ -46,14 +48,14 @@ class UpstreamClient:
         """
         return await self._send(origin, head, body, connect_s, None)
 
-    async def relay(
+    def relay(
         self, origin: Origin, head: bytes, body: bytes, receiver: Receiver, *, connect_s: float
-    ) -> Connection:
+    ) -> Coroutine[Any, Any, Connection]:
         """Sends one request and returns when the receiver has had the whole answer.
 
         Otherwise as `send`. Raises: UpstreamFault, or what the receiver raised.
         """
-        return await self._send(origin, head, body, connect_s, receiver)
+        return self._send(origin, head, body, connect_s, receiver)
 
     async def _send(
         self, origin: Origin, head: bytes, body: bytes, connect_s: float, receiver: Receiver | None
@@ -64,8 +66,8 @@ class UpstreamClient:
             if connection is None:
                 connection = await self._connect(origin, connect_s)
             try:
-                connection.start(head, body, receiver)
-                await (connection.has_head() if receiver is None else connection.ended())
+                ended = connection.start(head, body, receiver)
+                await (connection.has_head() if receiver is None else ended)
                 return connection
             except UpstreamBroken as fault:
                 connection.hang_up()

@@ -48,9 +48,8 @@ class Clocks:
             self._deadline = self._now() + seconds if seconds > 0 else None
 
     def cap(self, clock: Clock, seconds: float) -> None:
-        """Sets a deadline (0: none) that nothing moves."""
-        if seconds > 0:
-            self._cap, self._cap_at = UpstreamTimeout(clock, seconds), self._now() + seconds
+        """Sets a deadline that nothing moves."""
+        self._cap, self._cap_at = UpstreamTimeout(clock, seconds), self._now() + seconds
 
     def hold(self) -> None:
         """Stops the clock of `limit`."""

@@ -98,8 +98,14 @@ class Connection(asyncio.Protocol):
 
     # What the client side calls.
 
-    def start(self, head: bytes, body: bytes, receiver: Receiver | None = None) -> None:
-        """Sends one request; the connection must be idle."""
+    def start(
+        self, head: bytes, body: bytes, receiver: Receiver | None = None
+    ) -> asyncio.Future[None]:
+        """Sends one request; the connection must be idle.
+
+        What it returns is done when the receiver has had the whole answer, and raises what went
+        wrong. Without a receiver it says that there is something new.
+        """
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         self._is_head_request = head.startswith(b"HEAD ")
@@ -110,6 +116,8 @@ class Connection(asyncio.Protocol):
         self._receiver = receiver
         self._unsent = (head, body) if body else (head,)
         self._outbox.add(self)
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     def flush(self) -> None:
         """Hands the request to the socket."""
@@ -123,13 +131,6 @@ class Connection(asyncio.Protocol):
         return self.status not in _BODILESS and not any(
             name in _LENGTHS for name, _ in self.headers
         )
-
-    async def ended(self) -> None:
-        """Waits until the receiver has had everything. Raises: UpstreamFault, or its own fault."""
-        while not self.is_complete or self._fault is not None:
-            self._raise_fault()
-            self._waiter = self._loop.create_future()
-            await self._waiter
 
     async def has_head(self) -> None:
         """Waits for status and headers. Raises UpstreamFault."""
@@ -183,13 +184,18 @@ class Connection(asyncio.Protocol):
         if self._fault is not None:
             raise self._fault
         if self.is_dead:
-            raise UpstreamBroken(
-                "the backend closed the connection", before_answer=not self._has_answered
-            )
+            raise _closed(before_answer=not self._has_answered)
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            return
+        if self._receiver is None or (self.is_complete and self._fault is None):
+            waiter.set_result(None)
+        else:
+            fault = self._fault or _closed(before_answer=not self._has_answered)
+            waiter.set_exception(fault)
+            waiter.exception()  # it is no mistake when nobody waits any more
 
     def _break(self, message: str) -> None:
         self._fault = self._fault or UpstreamBroken(message, before_answer=False)
@@ -293,3 +299,7 @@ class Connection(asyncio.Protocol):
         if self._has_head and not self.is_complete:
             self.is_complete = True
             self._keeps_alive = self._parser.should_keep_alive()
+
+
+def _closed(*, before_answer: bool) -> UpstreamBroken:
+    return UpstreamBroken("the backend closed the connection", before_answer=before_answer)

@@ -96,7 +96,8 @@ class Relay:
             raise _busy(backend)
         backend.in_flight += 1
         clocks = self._clocks.start(exchange, *_first_clock(exchange, settings, request))
-        clocks.cap("total_s", settings.total_s)
+        if settings.total_s:
+            clocks.cap("total_s", settings.total_s)
         passage = _Passage(exchange, backend, routed_via, relayed, clocks, self._now)
         try:
             head = request_head(exchange, backend, request)

@@ -209,9 +209,10 @@ async def test_stale_kept_connection_is_redone_once(tmp_path: Path) -> None:
         # The backend has closed, and we have not noticed: what we write meets a dead connection.
         written = connection.start
 
-        def start(request: bytes, body: bytes, *rest: Any) -> None:
-            written(request, body, *rest)
+        def start(request: bytes, body: bytes, *rest: Any) -> Any:
+            ended = written(request, body, *rest)
             connection.hang_up()
+            return ended
 
         connection.start = start  # type: ignore[method-assign]
         answer = await post(gateway.base, "/v1/chat/completions", CHAT)
