@@ -54,6 +54,9 @@ class Line(Protocol):
     def ask_for_body(self) -> None:
         """Tells a client that waits for permission to send the body."""
 
+    def close_after(self) -> None:
+        """The connection is closed behind the answer."""
+
     def end_answer(self) -> None:
         """The answer is complete."""
 
@@ -127,6 +130,7 @@ class Exchange:
         if self.fault is not None:
             raise self.fault
         if self.body_bytes > limit_bytes:
+            self._line.close_after()
             raise too_large(limit_bytes)
         pieces, self._pieces = self._pieces, []
         self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -147,8 +151,8 @@ class Exchange:
         if self._limit_bytes is None or self.body_bytes <= self._limit_bytes:
             self._pieces.append(piece)
         elif self.fault is None:
-            self._drop_body()
             self.fail_body(too_large(self._limit_bytes))
+            self._drop_body()
 
     def finish_body(self) -> None:
         """The whole body is here."""
@@ -161,8 +165,9 @@ class Exchange:
         self._wake()
 
     def _drop_body(self) -> None:
-        self._pieces = []
-        self._limit_bytes = 0
+        """Nothing of it is kept, whatever still comes; the connection ends with the answer."""
+        self._pieces, self._limit_bytes = [], 0
+        self._line.close_after()
 
     # The answer.
 

@@ -24,7 +24,7 @@ from gateway.settings.types import Settings
 
 log = structlog.get_logger(__name__)
 
-GC_THRESHOLD = (50_000, 20, 50)
+GC_THRESHOLD = (10_000, 10, 10)
 
 ReadAgain = Callable[[Gateway], None]
 
@@ -75,7 +75,7 @@ async def _run(build: Callable[[], Gateway], listener: socket.socket, read_again
     await gateway.open(listener)
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked at again,
-    gc.set_threshold(*GC_THRESHOLD)  # and requests leave no cycles behind
+    gc.set_threshold(*GC_THRESHOLD)  # and only requests that were cut off leave cycles behind
     waits = [asyncio.create_task(work) for work in (stopping.wait(), gateway.has_failed.wait())]
     greeting = asyncio.create_task(_greet(gateway, listener))
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -232,6 +232,10 @@ class ClientConnection(asyncio.Protocol):
             self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._expire_in(BODY_S)
 
+    def close_after(self) -> None:
+        """Closes the connection behind the running answer."""
+        self._keeps_alive = False
+
     def end_answer(self) -> None:
         """The answer is complete: the next request, or the end of the connection."""
         assert self._transport is not None

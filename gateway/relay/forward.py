@@ -67,7 +67,7 @@ class Relayed:
             self.error_type = "upstream_status"
         elif tap.reading.is_failed:
             self.error_type = "upstream_error_event"
-        elif tap.is_on and tap.is_stream and tap.reading.finish is None:
+        elif tap.is_on and tap.is_stream and not tap.has_finish:
             self.error_type = "no_finish_reason"
         else:
             self.outcome = "succeeded"
@@ -138,13 +138,15 @@ class Relay:
             raise error
         tap = relayed.tap
         assert tap is not None
-        if tap.has_finish:  # it had said everything
+        close = b"" if tap.is_between_events else b"\n\n"
+        if tap.is_stream:
+            tap.finish()  # a record that we close may be the one that says everything
+        if tap.has_finish:
             relayed.outcome = relayed.error_type = None
-            await exchange.finish_soon(b"" if tap.is_between_events else b"\n\n")
+            await exchange.finish_soon(close)
             return
         if not tap.is_stream or tap.encoding is not None:
             raise CutShort  # without the final HTTP chunk: a clean early end would pass for whole
-        close = b"" if tap.is_between_events else b"\n\n"
         end = stream_error_end(
             exchange.surface,
             error,

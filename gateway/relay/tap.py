@@ -62,15 +62,22 @@ class Tap:
             self._switch_off(fault)
         except Exception as fault:  # noqa: BLE001 - a row with estimates is better than none
             self._switch_off(fault)
+            self._guess_all()
 
     def lacks_its_end(self) -> bool:
         """Whether a finished answer shows that it is not whole."""
         self.finish()
-        is_open = self.reading.finish is None and not self.reading.is_without_finish
+        reading = self.reading
+        is_open = (
+            not (reading.finish and reading.has_every_finish) and not reading.is_without_finish
+        )
         return self._is_unreadable or (self.is_on and is_open)
 
     def _read_rest(self) -> None:
         """Reads what has not been read yet."""
+
+    def _guess_all(self) -> None:
+        """What it could not read counts by its size."""
 
     def _switch_off(self, fault: Exception) -> None:
         self.is_on = False
@@ -93,6 +100,10 @@ class WholeTap(Tap):
             self._pieces.append(piece)
         else:
             self._pieces = []
+
+    def _guess_all(self) -> None:
+        self.reading.delta_count = 1
+        self.reading.delta_bytes = self._kept_bytes
 
     def _read_rest(self) -> None:
         if self._kept_bytes > ANSWER_TAP_BYTES:
@@ -129,11 +140,18 @@ class StreamTap(Tap):
         """Takes a copy of relayed bytes. Never raises."""
         if not self.is_on:
             self.life += 1
+            self._guess(piece.count(b"data:"))
             return
         try:
             self._read(self._sse.feed(self._unpack(piece) if self._unpack else piece))
         except Exception as fault:  # noqa: BLE001 - the relayed bytes must flow whatever happens
             self._switch_off(fault)
+            self._guess(piece.count(b"data:"))
+
+    def _guess(self, record_count: int) -> None:
+        """Takes each record that nobody can read for a delta of one token."""
+        self.reading.delta_count += record_count
+        self.reading.delta_bytes += record_count * BYTES_PER_TOKEN
 
     def _read_rest(self) -> None:
         self._read(self._sse.finish())
@@ -159,7 +177,7 @@ class StreamTap(Tap):
             self.last_s = self._now()
             if self.first_s is None:
                 self.first_s = self.last_s
-        if reading.finish is not None:
+        if reading.finish is not None and reading.has_every_finish:
             self.has_finish = True
 
 

@@ -30,6 +30,7 @@ class Reading:
 
     has_usage = False
     is_without_finish = False  # an answer of a kind that has no finish reason, and it is whole
+    has_every_finish = True  # no choice lacks its own; asked once `finish` is there
     finish: str | None = None
     is_failed = False
     model: str | None = None
@@ -39,9 +40,27 @@ class Reading:
     delta_bytes = 0
     delta_count = 0
     tool_calls = 0
+    open_choices: set[int] | None = None
 
     def __init__(self) -> None:
         self.tokens = Tokens()
+
+    def end_choice(self, index: Any, finish: Any) -> None:
+        """A choice went by, with its finish reason or none; the answer ends when all have theirs.
+
+        Most answers have one choice: others are kept track of from the first that is not number 0.
+        """
+        is_finished = type(finish) is str
+        if index and self.open_choices is None and type(index) is int and index < MOST_CHOICES:
+            self.open_choices = {0} if self.finish is None else set()
+        if is_finished:
+            self.finish = finish
+        if self.open_choices is not None and type(index) is int and index < MOST_CHOICES:
+            if is_finished:
+                self.open_choices.discard(index)
+            else:
+                self.open_choices.add(index)
+            self.has_every_finish = not self.open_choices
 
     def text(self, *pieces: Any) -> None:
         """Counts one delta made of these texts (anything but text is ignored)."""
@@ -71,6 +90,8 @@ class Reading:
         if type(reasoning) is int and reasoning >= 0:
             tokens.reasoning, self.has_usage = reasoning, True
 
+
+MOST_CHOICES = 1_024  # told apart; nobody asks for more
 
 _PLAIN_USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
 
@@ -132,8 +153,8 @@ def _choice(reading: Reading, choice: dict[str, Any]) -> None:
     else:
         reading.text(delta.get("content"), delta.get("reasoning_content") or delta.get("reasoning"))
     finish = choice.get("finish_reason")
-    if type(finish) is str:
-        reading.finish = finish
+    if finish is not None or choice.get("index") or reading.open_choices is not None:
+        reading.end_choice(choice.get("index"), finish)
 
 
 def _responses(reading: Reading, body: dict[str, Any]) -> bool:
@@ -206,8 +227,7 @@ def _gemini(reading: Reading, body: dict[str, Any]) -> bool:
             call = _object(part.get("functionCall"))
             reading.tool_calls += bool(call)
             reading.text(part.get("text"), call.get("name"))
-        if _is_text(candidate.get("finishReason")):
-            reading.finish = candidate["finishReason"]
+        reading.end_choice(candidate.get("index", 0), candidate.get("finishReason"))
     if _object(body.get("promptFeedback")).get("blockReason"):
         reading.finish = "SAFETY"
     if "totalTokens" in body:  # the answer to countTokens

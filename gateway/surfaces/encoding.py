@@ -40,7 +40,10 @@ def decoded_body(body: bytes, encoding: bytes | None, limit_bytes: int) -> bytes
     except _Broken as fault:
         raise ApiError(400, "invalid_json", "The compressed body cannot be unpacked.") from fault
     if len(plain) > most:
-        raise too_large(limit_bytes)
+        if most == limit_bytes:
+            raise too_large(limit_bytes)
+        message = f"The body unpacks to more than {DECOMPRESSION_RATIO} times its size."
+        raise ApiError(413, "request_too_large", message, param="content-encoding")
     if not is_whole:
         raise ApiError(400, "invalid_json", "The compressed body is cut short.")
     return plain

@@ -71,6 +71,11 @@ def model_of(envelope: Envelope) -> str:
         if model is not None:
             message = "'model' must be text that is not empty."
         raise ApiError(400, "invalid_request", message, param="model")
+    return checked_name(model)
+
+
+def checked_name(model: str) -> str:
+    """A model's name that is not too long. Raises: ApiError 400 with `param: model`."""
     if len(model) > MODEL_NAME_CHARS:
         message = f"'model' is longer than {MODEL_NAME_CHARS} characters."
         raise ApiError(400, "invalid_request", message, param="model")

@@ -11,7 +11,7 @@ from gateway.ledger.entry import Kind
 from gateway.middleware.auth import not_found
 from gateway.settings.types import Surface
 from gateway.surfaces.encoding import decoded_body
-from gateway.surfaces.envelope import Envelope, model_of, read_envelope, with_value
+from gateway.surfaces.envelope import Envelope, checked_name, model_of, read_envelope, with_value
 
 GEMINI_METHODS: dict[str, Kind] = {
     "generateContent": "generation",
@@ -75,7 +75,7 @@ def _gemini(exchange: Exchange, envelope: Envelope) -> ModelRequest:
         raise not_found(exchange.path)
     config = envelope.fields.get("generationConfig")
     return ModelRequest(
-        model=model,
+        model=checked_name(model),
         kind=GEMINI_METHODS[method],
         is_stream=method == "streamGenerateContent",
         max_tokens=_count(config.get("maxOutputTokens")) if isinstance(config, dict) else None,
