@@ -124,6 +124,7 @@ class StreamTap(Tap):
     """Reads a stream of server-sent events while it goes by."""
 
     is_stream = True
+    _ended_between: bool | None = None
 
     def __init__(self, surface: Surface, encoding: bytes | None, now: Callable[[], float]) -> None:
         super().__init__(surface, encoding)
@@ -134,6 +135,8 @@ class StreamTap(Tap):
     @property
     def is_between_events(self) -> bool:  # type: ignore[override]
         """Whether the stream could be ended here without cutting a record, as far as is known."""
+        if self._ended_between is not None:
+            return self._ended_between
         return self.is_on and self._sse.is_between_events
 
     def feed(self, piece: bytes) -> None:
@@ -154,6 +157,7 @@ class StreamTap(Tap):
         self.reading.delta_bytes += record_count * BYTES_PER_TOKEN
 
     def _read_rest(self) -> None:
+        self._ended_between = self._sse.is_between_events
         self._read(self._sse.finish())
 
     def _read(self, events: list[SseEvent]) -> None:
@@ -196,10 +200,10 @@ def _one_value(text: str, scan: Scan) -> Any:
     try:
         value, end = scan(text, 0)
     except StopIteration:
-        end = 0
+        value, end = None, -1
     if end != len(text):  # there are blanks around it, or it is no JSON
         bare = text.strip(" \t\r\n")
         if len(bare) == len(text):
-            raise json.JSONDecodeError("Expecting one value", text, end)
+            raise json.JSONDecodeError("Expecting one value", text, max(end, 0))
         return _one_value(bare, scan)
     return value
