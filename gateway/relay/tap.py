@@ -124,6 +124,7 @@ class StreamTap(Tap):
     """Reads a stream of server-sent events while it goes by."""
 
     is_stream = True
+    _has_ended_inside = False  # the stream is over, and its last record was not whole
 
     def __init__(self, surface: Surface, encoding: bytes | None, now: Callable[[], float]) -> None:
         super().__init__(surface, encoding)
@@ -134,7 +135,7 @@ class StreamTap(Tap):
     @property
     def is_between_events(self) -> bool:  # type: ignore[override]
         """Whether the stream could be ended here without cutting a record, as far as is known."""
-        return self.is_on and self._sse.is_between_events
+        return self.is_on and not self._has_ended_inside and self._sse.is_between_events
 
     def feed(self, piece: bytes) -> None:
         """Takes a copy of relayed bytes. Never raises."""
@@ -154,6 +155,7 @@ class StreamTap(Tap):
         self.reading.delta_bytes += record_count * BYTES_PER_TOKEN
 
     def _read_rest(self) -> None:
+        self._has_ended_inside = not self._sse.is_between_events
         self._read(self._sse.finish())
 
     def _read(self, events: list[SseEvent]) -> None:
