@@ -30,6 +30,7 @@ from gateway.outbox import Outbox
 from gateway.pipeline import ManagedWay, Pipeline, Routing
 from gateway.relay.client import UpstreamClient
 from gateway.relay.forward import Relay
+from gateway.relay.inject import AskingRelay
 from gateway.routes import Endpoints, Router, url_table
 from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
@@ -66,9 +67,12 @@ class Gateway:
         self.engine = _engine_link(settings)
         self.supervisor = _supervisor(settings, self.engine)
         self.closing = Closing(ledger.books, self.metrics, access_log, hash_key(state_dir))
+        relay = Relay(self.client, time.monotonic)
+        self.asking = AskingRelay(relay)
         self.pipeline = Pipeline(
             routing=build_routing(settings, self.client),
-            relay=Relay(self.client, time.monotonic),
+            relay=relay,
+            asking=self.asking,
             managed=_managed(self.engine, settings),
             ledger=ledger.books,
             closing=self.closing,
@@ -157,6 +161,7 @@ class Gateway:
         for name, backend in self.pipeline.routing.backends.items():
             yield "in_flight", (name,), backend.in_flight
         yield "attempts", ("stale_connection",), self.client.redone_count
+        yield "attempts", ("inject_refused",), self.asking.refused_count
 
     def _ledger_metrics(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         counts = self.ledger.books.counts()
