@@ -109,7 +109,7 @@ class Pipeline:
                 backend = routing.backends[target.backend]
                 sent = request.for_model(target.model, is_in_path=exchange.surface == "gemini")
                 entry.upstream_key = backend.key_label
-                ended.backend = backend.settings
+                ended.backend = backend
                 relayed = ended.relayed = Relayed()
                 relay = self._asking if backend.asks_for_usage else self._relay
                 await relay.forward(exchange, backend, sent, target.via_header, relayed)

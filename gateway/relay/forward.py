@@ -27,6 +27,7 @@ from gateway.relay.connection import (
 )
 from gateway.relay.headers import answer_head, request_head
 from gateway.relay.tap import StreamTap, Tap, WholeTap
+from gateway.relay.usage import KeptReading
 from gateway.settings.types import BackendSettings
 from gateway.surfaces.request import ModelRequest
 from proto.limits import QUOTED_ERROR_CHARS
@@ -204,6 +205,8 @@ class Passage:
             if head.is_stream
             else WholeTap(exchange.surface, head.encoding)
         )
+        if self._backend.counts_tokens:
+            self._tap.reading = KeptReading()
         own = b"x-request-id: %b\r\nx-routed-via: %b\r\n"
         block = head.block + own % (exchange.request_id.encode(), self._routed_via)
         exchange.start_with(status, block, length=head.length)

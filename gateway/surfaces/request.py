@@ -3,6 +3,7 @@
 Knows no backend; reads no more of the body than the way through the gateway depends on.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -28,6 +29,8 @@ GEMINI_METHODS: dict[str, Kind] = {
     "countTokens": "count",
 }
 _KINDS: dict[Surface, Kind] = {"embeddings": "embedding", "count_tokens": "count"}
+_PROMPTS = ("messages", "prompt", "input", "contents", "system", "instructions",
+            "systemInstruction", "tools")  # fmt: skip
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
@@ -114,21 +117,25 @@ def _gemini(exchange: Exchange, envelope: Envelope) -> ModelRequest:
 
 def prompt_bytes(envelope: Envelope) -> int:
     """UTF-8 bytes of the text in a request: what an estimate of its tokens rests on."""
-    size_bytes = 0
-    open_values: list[Any] = [
-        envelope.fields.get(name)
-        for name in ("messages", "prompt", "input", "contents", "system", "instructions",
-                     "systemInstruction", "tools")
-    ]  # fmt: skip
+    return sum(len(text.encode(errors="replace")) for text in prompt_texts(envelope))
+
+
+def prompt_texts(envelope: Envelope) -> Iterator[str]:
+    """The texts in a request, in their order."""
+    return texts_in([envelope.fields.get(name) for name in _PROMPTS])
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, names of fields aside, without recursion."""
+    open_values: list[Any] = [value]
     while open_values:
         value = open_values.pop()
         if isinstance(value, str):
-            size_bytes += len(value.encode(errors="replace"))
+            yield value
         elif isinstance(value, dict):
-            open_values += value.values()
+            open_values += reversed(value.values())
         elif isinstance(value, list):
-            open_values += value
-    return size_bytes
+            open_values += reversed(value)
 
 
 def _max_tokens(fields: dict[str, Any]) -> int | None:
