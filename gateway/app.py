@@ -29,7 +29,9 @@ from gateway.operator import Operator
 from gateway.outbox import Outbox
 from gateway.pipeline import ManagedWay, Pipeline, Routing
 from gateway.relay.client import UpstreamClient
+from gateway.relay.counting import Counting
 from gateway.relay.forward import Relay
+from gateway.relay.inject import AskingRelay
 from gateway.routes import Endpoints, Router, url_table
 from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
@@ -46,6 +48,7 @@ log = structlog.get_logger(__name__)
 
 NEED_RESTART = ("server", "worker", "engine", "ledger")
 LAST_ANSWERS_S = 1.0  # for answers that are not model calls, at the end
+LAST_COUNTS_S = 2.0  # for tokenizers to answer what they were asked
 STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
 
 
@@ -65,10 +68,16 @@ class Gateway:
         self.client = UpstreamClient(outbox)
         self.engine = _engine_link(settings)
         self.supervisor = _supervisor(settings, self.engine)
-        self.closing = Closing(ledger.books, self.metrics, access_log, hash_key(state_dir))
+        self.counting = Counting(self.client)
+        self.closing = Closing(
+            ledger.books, self.metrics, access_log, hash_key(state_dir), self.counting
+        )
+        relay = Relay(self.client, time.monotonic)
+        self.asking = AskingRelay(relay)
         self.pipeline = Pipeline(
             routing=build_routing(settings, self.client),
-            relay=Relay(self.client, time.monotonic),
+            relay=relay,
+            asking=self.asking,
             managed=_managed(self.engine, settings),
             ledger=ledger.books,
             closing=self.closing,
@@ -94,7 +103,10 @@ class Gateway:
     async def open(self, listener: socket.socket) -> None:
         """Starts every service and accepts connections on a bound socket."""
         self.ledger.books.start()
-        works = [self.pipeline.routing.catalog.refresh()]  # so that the first request need not
+        works = [
+            self.pipeline.routing.catalog.refresh(),  # so that the first request need not
+            self.counting.run(),
+        ]
         if self.engine is not None:
             works.append(self.engine.run())
         if self.supervisor is not None:
@@ -110,9 +122,12 @@ class Gateway:
         await self.door.close(LAST_ANSWERS_S)
         if self.supervisor is not None:
             await self.supervisor.stop(STOP_CUT_S)
+        self.closing.settle_all()
+        await self.counting.finish(LAST_COUNTS_S)
         for task in self._services:
             task.cancel()
         await asyncio.gather(*self._services, return_exceptions=True)
+        self.counting.abandon()
         self.client.close()
         self.closing.settle_all()
         counts = await asyncio.to_thread(self.ledger.books.stop)
@@ -157,6 +172,7 @@ class Gateway:
         for name, backend in self.pipeline.routing.backends.items():
             yield "in_flight", (name,), backend.in_flight
         yield "attempts", ("stale_connection",), self.client.redone_count
+        yield "attempts", ("inject_refused",), self.asking.refused_count
 
     def _ledger_metrics(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
         counts = self.ledger.books.counts()

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import structlog
 
+from gateway.backends.base import Backend
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.observe.logs import AccessLog
 from gateway.observe.metrics import Metrics
 from gateway.relay.booking import book_relayed
+from gateway.relay.counting import Counting, book_counts, question_about
 from gateway.relay.forward import Relayed
-from gateway.settings.types import BackendSettings
 from gateway.surfaces.request import ModelRequest
 
 log = structlog.get_logger(__name__)
@@ -38,19 +39,24 @@ class Ended:
     ended_s: float
     request: ModelRequest | None = None
     relayed: Relayed | None = None
-    backend: BackendSettings | None = None
+    backend: Backend | None = None
 
 
 class Closing:
-    """Closes entries, each once. `hash_key`: of this installation's hashes."""
+    """Closes entries, each once. `hash_key`: of this installation's hashes.
+
+    An entry that a tokenizer is asked about closes when it has answered, as of when it ended.
+    """
 
     def __init__(
-        self, ledger: Books, metrics: Metrics, access_log: AccessLog, hash_key: bytes
-    ) -> None:
+        self, ledger: Books, metrics: Metrics, access_log: AccessLog, hash_key: bytes,
+        counting: Counting,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._metrics = metrics
         self._access_log = access_log
         self._hash_key = hash_key
+        self._counting = counting
         self._waiting: deque[Ended] = deque()  # at most MOST_WAITING
         self._is_due = False
 
@@ -78,11 +84,33 @@ class Closing:
     def _settle(self, ended: Ended) -> None:
         entry = ended.entry
         try:
-            outcome = self._read(ended)
+            outcome = ended.outcome = self._read(ended)
+            if entry.usage_source == "estimated" and self._will_count(ended):
+                return
         except Exception:
             log.exception("request.not_booked", request_id=entry.request_id)
             outcome = ended.outcome or "failed"
-        entry.close(ended.ended_s, outcome=outcome)
+        self._close(entry, ended.ended_s, outcome)
+
+    def _will_count(self, ended: Ended) -> bool:
+        """Whether a tokenizer is asked, and the entry closed when it has answered."""
+        entry, request, relayed, backend = ended.entry, ended.request, ended.relayed, ended.backend
+        if request is None or relayed is None or relayed.tap is None or backend is None:
+            return False
+        question = question_about(entry, request, relayed.tap, backend)
+        if question is None:
+            return False
+        ended_s, outcome = ended.ended_s, ended.outcome or "failed"
+
+        def done(counts: tuple[int, int] | None) -> None:
+            if counts is not None:
+                book_counts(entry, counts)
+            self._close(entry, ended_s, outcome)
+
+        return self._counting.take(question, done)
+
+    def _close(self, entry: Entry, ended_s: float, outcome: Outcome) -> None:
+        entry.close(ended_s, outcome=outcome)
         self._ledger.close(entry)
         self._metrics.note_closed(entry)
         self._access_log(entry)
@@ -95,7 +123,7 @@ class Closing:
             entry.body_hash = body_hash(self._hash_key, envelope.text, envelope.spans)
             if relayed is not None and ended.backend is not None:
                 relayed.judge()
-                book_relayed(entry, relayed, request, ended.backend)
+                book_relayed(entry, relayed, request, ended.backend.settings)
                 if relayed.tap is not None and not relayed.tap.is_on:
                     self._metrics.tap_faults += 1
                 return ended.outcome or relayed.outcome or "failed"

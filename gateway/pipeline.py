@@ -23,6 +23,7 @@ from gateway.ledger.entry import Entry, Outcome
 from gateway.middleware.auth import Identity
 from gateway.relay.connection import GatewayStopping
 from gateway.relay.forward import Relay, Relayed
+from gateway.relay.inject import AskingRelay
 from gateway.routing.table import RoutingTable, Target
 from gateway.surfaces.request import ModelRequest, read_request
 
@@ -61,6 +62,7 @@ class Pipeline:
         *,
         routing: Routing,
         relay: Relay,
+        asking: AskingRelay,
         managed: ManagedWay | None,
         ledger: Books,
         closing: Closing,
@@ -73,6 +75,7 @@ class Pipeline:
         self.is_draining = False
         self._running: set[Exchange] = set()
         self._relay = relay
+        self._asking = asking
         self._managed = managed
         self._ledger = ledger
         self._closing = closing
@@ -106,9 +109,10 @@ class Pipeline:
                 backend = routing.backends[target.backend]
                 sent = request.for_model(target.model, is_in_path=exchange.surface == "gemini")
                 entry.upstream_key = backend.key_label
-                ended.backend = backend.settings
+                ended.backend = backend
                 relayed = ended.relayed = Relayed()
-                await self._relay.forward(exchange, backend, sent, target.via_header, relayed)
+                relay = self._asking if backend.asks_for_usage else self._relay
+                await relay.forward(exchange, backend, sent, target.via_header, relayed)
             else:
                 assert self._managed is not None
                 ended.outcome = await self._managed.serve(exchange, request, target, entry)

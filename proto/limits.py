@@ -29,6 +29,10 @@ KNOWN_NAMES_LISTED = 20  # model names offered in a 404
 # Relay.
 RELAY_BUFFER_BYTES = 256 * 1024  # may wait between the upstream socket and the client's
 SSE_RECORD_BYTES = 16 * 1024 * 1024  # one server-sent event in the tap; beyond it the tap is off
+USAGE_FRAME_BYTES = 16 * 1024  # of an event that may be taken out of a stream; they have 1 KiB
+COUNTED_TEXT_BYTES = 1024 * 1024  # of one prompt and answer, held until a tokenizer has counted it
+COUNTS_RUNNING = 2  # answers that tokenizers are asked about at one time,
+COUNTS_WAITING = 100  # and waiting for that; more are estimated
 ANSWER_TAP_BYTES = 64 * 1024 * 1024  # a whole (not streamed) answer in the tap
 
 # The link between gateway and worker.

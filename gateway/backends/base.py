@@ -17,6 +17,7 @@ HEALTH_WINDOW = 20  # outcomes that decide the state
 DOWN_AFTER_CONNECTS = 5  # failed connects in a row
 DEGRADED_SHARE = 0.2
 _VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*(?=/|$)")
+_WITH_TOKENIZER = frozenset({"vllm", "sglang", "llamacpp"})
 _CREDENTIAL_QUERY = frozenset({"key", "api_key", "access_token"})
 
 State = Literal["up", "degraded", "down"]
@@ -50,7 +51,8 @@ class Backend:
     """One configured backend, alive as long as its configuration.
 
     `own_headers`: our credential and the operator's extra headers; `head_lines`: these and what
-    every request to it begins with, as they are sent.
+    every request to it begins with, as they are sent. `asks_for_usage`: until it refuses to be
+    asked. `counts_tokens`: it has a tokenizer that we may use.
     """
 
     def __init__(self, name: str, settings: BackendSettings) -> None:
@@ -61,6 +63,8 @@ class Backend:
         self.health = Health()
         # The label of the key it is shown, for the ledger.
         self.key_label = settings.keys[0].label if settings.keys else None
+        self.asks_for_usage = settings.stream_usage == "inject"
+        self.counts_tokens = settings.tokenize and settings.flavor in _WITH_TOKENIZER
         self.own_headers = _own_headers(settings)
         self.own_names = frozenset(name for name, _ in self.own_headers)
         self.head_lines = _head_lines(self.origin, self.own_headers)
@@ -87,6 +91,11 @@ class Backend:
             if unquote_plus(piece.partition("=")[0]) not in _CREDENTIAL_QUERY
         )
         return f"{self._base_path}{path}?{kept}" if kept else f"{self._base_path}{path}"
+
+    def root_path(self, path: str) -> str:
+        """The path of an endpoint that stands beside the versioned ones (`/tokenize`)."""
+        base, slash, last = self._base_path.rpartition("/")
+        return (base if _VERSION.fullmatch(slash + last) else self._base_path) + path
 
 
 class Health:

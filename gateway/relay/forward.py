@@ -27,6 +27,7 @@ from gateway.relay.connection import (
 )
 from gateway.relay.headers import answer_head, request_head
 from gateway.relay.tap import StreamTap, Tap, WholeTap
+from gateway.relay.usage import KeptReading
 from gateway.settings.types import BackendSettings
 from gateway.surfaces.request import ModelRequest
 from proto.limits import QUOTED_ERROR_CHARS
@@ -83,11 +84,12 @@ class Relay:
 
     async def forward(
         self, exchange: Exchange, backend: Backend, request: ModelRequest, routed_via: bytes,
-        relayed: Relayed,
+        relayed: Relayed, passage_type: "type[Passage] | None" = None,
     ) -> None:  # fmt: skip
         """Relays one request and fills in `relayed` as it goes.
 
-        `request`: as it goes up. `routed_via`: how the answer names who gave it.
+        `request`: as it goes up. `routed_via`: how the answer names who gave it. `passage_type`:
+        another way for the answer than the plain one; what it raises comes out here.
 
         Raises: ApiError before anything was sent to the client; ClientLeft.
         """
@@ -98,7 +100,9 @@ class Relay:
         clocks = self._clocks.start(exchange, *_first_clock(exchange, settings, request))
         if settings.total_s:
             clocks.cap("total_s", settings.total_s)
-        passage = _Passage(exchange, backend, routed_via, relayed, clocks, self._now)
+        passage = (passage_type or Passage)(
+            exchange, backend, routed_via, relayed, clocks, self._now
+        )
         try:
             head = request_head(exchange, backend, request)
             connection = await self._client.relay(
@@ -119,11 +123,12 @@ class Relay:
             self._clocks.stop(clocks)
             backend.in_flight -= 1
         _note_fault(backend, broken)
-        await self._end_broken(exchange, backend, broken, relayed)
+        await self._end_broken(exchange, backend, broken, relayed, passage)
 
     async def _end_broken(
-        self, exchange: Exchange, backend: Backend, fault: UpstreamFault, relayed: Relayed
-    ) -> None:
+        self, exchange: Exchange, backend: Backend, fault: UpstreamFault, relayed: Relayed,
+        passage: "Passage",
+    ) -> None:  # fmt: skip
         error = upstream_error(fault)
         relayed.outcome = "failed"
         relayed.error_type = fault.clock if isinstance(fault, UpstreamTimeout) else error.code
@@ -138,7 +143,7 @@ class Relay:
             raise error
         tap = relayed.tap
         assert tap is not None
-        close = b"" if tap.is_between_events else b"\n\n"
+        close = passage.rest() + (b"" if tap.is_between_events else b"\n\n")
         if tap.is_stream:
             tap.finish()  # a record that we close may be the one that says everything
         if tap.has_finish:
@@ -157,7 +162,7 @@ class Relay:
         await exchange.finish_soon(close + end)
 
 
-class _Passage:
+class Passage:
     """One answer on its way from the backend's socket to the client's.
 
     A `Receiver` of the backend's connection, and a `Flow` of the exchange: while the client is slow
@@ -200,6 +205,8 @@ class _Passage:
             if head.is_stream
             else WholeTap(exchange.surface, head.encoding)
         )
+        if self._backend.counts_tokens:
+            self._tap.reading = KeptReading()
         own = b"x-request-id: %b\r\nx-routed-via: %b\r\n"
         block = head.block + own % (exchange.request_id.encode(), self._routed_via)
         exchange.start_with(status, block, length=head.length)
@@ -225,7 +232,11 @@ class _Passage:
             return
         if self._connection.status < 400 and self._tap.lacks_its_end():
             raise UpstreamBroken("it closed the connection without a finish", before_answer=False)
-        self._exchange.finish()
+        self._exchange.finish(self.rest())
+
+    def rest(self) -> bytes:
+        """What was held back of the answer when it ended: here nothing."""
+        return b""
 
     def pause(self) -> None:
         """The client is slow: its backend waits, and is not taken for a silent one."""

@@ -124,7 +124,7 @@ class StreamTap(Tap):
     """Reads a stream of server-sent events while it goes by."""
 
     is_stream = True
-    _ended_between: bool | None = None
+    _has_ended_inside = False  # the stream is over, and its last record was not whole
 
     def __init__(self, surface: Surface, encoding: bytes | None, now: Callable[[], float]) -> None:
         super().__init__(surface, encoding)
@@ -135,9 +135,7 @@ class StreamTap(Tap):
     @property
     def is_between_events(self) -> bool:  # type: ignore[override]
         """Whether the stream could be ended here without cutting a record, as far as is known."""
-        if self._ended_between is not None:
-            return self._ended_between
-        return self.is_on and self._sse.is_between_events
+        return self.is_on and not self._has_ended_inside and self._sse.is_between_events
 
     def feed(self, piece: bytes) -> None:
         """Takes a copy of relayed bytes. Never raises."""
@@ -157,7 +155,7 @@ class StreamTap(Tap):
         self.reading.delta_bytes += record_count * BYTES_PER_TOKEN
 
     def _read_rest(self) -> None:
-        self._ended_between = self._sse.is_between_events
+        self._has_ended_inside = not self._sse.is_between_events
         self._read(self._sse.finish())
 
     def _read(self, events: list[SseEvent]) -> None:

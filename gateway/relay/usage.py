@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.settings.types import Surface
+from proto.limits import COUNTED_TEXT_BYTES
 
 
 class Tokens:
@@ -89,6 +90,29 @@ class Reading:
             tokens.cache_write, self.has_usage = cache_write, True
         if type(reasoning) is int and reasoning >= 0:
             tokens.reasoning, self.has_usage = reasoning, True
+
+
+class KeptReading(Reading):
+    """A reading that also keeps the texts, for a backend that can count them.
+
+    `texts` None: there were more of them than are held.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] | None = []
+
+    def text(self, *pieces: Any) -> None:
+        """Counts one delta and keeps its texts."""
+        super().text(*pieces)
+        if self.texts is None:
+            return
+        if self.delta_bytes > COUNTED_TEXT_BYTES:
+            self.texts = None
+            return
+        for piece in pieces:
+            if type(piece) is str:
+                self.texts.append(piece)
 
 
 MOST_CHOICES = 1_024  # told apart; nobody asks for more

@@ -60,7 +60,9 @@ class BackendSettings:
     keys: tuple[BackendKey, ...] = ()
     models: Literal["auto"] | tuple[str, ...] = "auto"
     prefix: str | None = None
+    stream_usage: Literal["client", "inject"] = "client"
     tokens_per_delta: Literal["one", "unknown"] = "unknown"
+    tokenize: bool = True
     connect_s: float = 5.0
     first_event_s: float = 300.0
     idle_s: float = 120.0

@@ -1,11 +1,12 @@
 """The top level of a JSON request, read without re-writing it. Knows no dialect.
 
-Each value is parsed once at C speed and its place in the bytes is kept, so that one of them can be
+Each value is parsed once at C speed and its place in the bytes is kept, so that some of them can be
 replaced while every other byte stays as the client wrote it.
 """
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from gateway.errors import ApiError
@@ -82,11 +83,51 @@ def checked_name(model: str) -> str:
     return model
 
 
-def with_value(envelope: Envelope, name: str, value: Any) -> bytes:
-    """The body with one top-level value replaced and every other byte as it was."""
+class Edit(NamedTuple):
+    """New text for one span (characters) of a body; an empty span is a place to put it in."""
+
+    start: int
+    end: int
+    new: str
+
+
+def value_edit(envelope: Envelope, name: str, value: Any) -> Edit:
+    """Replaces one top-level value."""
+    return Edit(*envelope.spans[name], json.dumps(value, ensure_ascii=False))
+
+
+def member_edit(envelope: Envelope, name: str, member: str, value: str) -> Edit | None:
+    """Sets one member of a top-level object to `value` (JSON), and makes the object if need be.
+
+    None where nothing can be set without a guess: the name or the member is given twice, or it is
+    no object at all. A member that is there is replaced.
+    """
+    if name in envelope.repeated:
+        return None
+    whole = f'{{"{member}":{value}}}'
+    if name not in envelope.fields:
+        at = max((end for _, end in envelope.spans.values()), default=None)
+        return None if at is None else Edit(at, at, f',"{name}":{whole}')
     start, end = envelope.spans[name]
-    text = envelope.text
-    return (text[:start] + json.dumps(value, ensure_ascii=False) + text[end:]).encode("utf-8")
+    found = envelope.fields[name]
+    if found is None:
+        return Edit(start, end, whole)
+    if not isinstance(found, dict):
+        return None
+    inner = _read_any(envelope.text[start:end])
+    if member in inner.repeated:
+        return None
+    if member in inner.spans:
+        at, until = inner.spans[member]
+        return Edit(start + at, start + until, value)
+    return Edit(start + 1, start + 1, f'"{member}":{value}' + ("," if found else ""))
+
+
+def edited(text: str, edits: Iterable[Edit]) -> bytes:
+    """The body with these spans replaced, which do not overlap, and every other byte as it was."""
+    for edit in sorted(edits, reverse=True):  # from the end: what is before it stays in its place
+        text = text[: edit.start] + edit.new + text[edit.end :]
+    return text.encode("utf-8")
 
 
 def _read_any(text: str) -> Envelope:

@@ -3,6 +3,7 @@
 Knows no backend; reads no more of the body than the way through the gateway depends on.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -11,7 +12,16 @@ from gateway.ledger.entry import Kind
 from gateway.middleware.auth import not_found
 from gateway.settings.types import Surface
 from gateway.surfaces.encoding import decoded_body
-from gateway.surfaces.envelope import Envelope, checked_name, model_of, read_envelope, with_value
+from gateway.surfaces.envelope import (
+    Edit,
+    Envelope,
+    checked_name,
+    edited,
+    member_edit,
+    model_of,
+    read_envelope,
+    value_edit,
+)
 
 GEMINI_METHODS: dict[str, Kind] = {
     "generateContent": "generation",
@@ -19,13 +29,16 @@ GEMINI_METHODS: dict[str, Kind] = {
     "countTokens": "count",
 }
 _KINDS: dict[Surface, Kind] = {"embeddings": "embedding", "count_tokens": "count"}
+_PROMPTS = ("messages", "prompt", "input", "contents", "system", "instructions",
+            "systemInstruction", "tools")  # fmt: skip
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 class ModelRequest(NamedTuple):
     """A request for a model. `path` and `body` are what a backend that is relayed gets.
 
-    `is_decoded`: the body was unpacked and goes up without its Content-Encoding.
+    `is_decoded`: the body was unpacked and goes up without its Content-Encoding. `edits`: what was
+    changed in it, by spans of the envelope's text.
     """
 
     model: str
@@ -36,6 +49,7 @@ class ModelRequest(NamedTuple):
     path: str
     body: bytes
     is_decoded: bool = False
+    edits: tuple[Edit, ...] = ()
 
     def for_model(self, model: str, *, is_in_path: bool) -> "ModelRequest":
         """The same request for another model name; nothing else in it changes."""
@@ -45,7 +59,23 @@ class ModelRequest(NamedTuple):
             before, _, method = self.path.rpartition(":")
             base = before[: before.index("/models/")]
             return self._replace(path=f"{base}/models/{quote(model, safe='')}:{method}")
-        return self._replace(body=with_value(self.envelope, "model", model), is_decoded=True)
+        return self._edited(value_edit(self.envelope, "model", model))
+
+    def asking_for_usage(self) -> "ModelRequest":
+        """The same request with `stream_options.include_usage` set; itself where nothing is due.
+
+        Nothing is due when the client asked itself, or wrote something there that only the backend
+        can judge.
+        """
+        options = self.envelope.fields.get("stream_options")
+        if isinstance(options, dict) and options.get("include_usage") not in (None, False):
+            return self
+        edit = member_edit(self.envelope, "stream_options", "include_usage", "true")
+        return self if edit is None else self._edited(edit)
+
+    def _edited(self, edit: Edit) -> "ModelRequest":
+        edits = (*self.edits, edit)
+        return self._replace(body=edited(self.envelope.text, edits), edits=edits, is_decoded=True)
 
 
 def read_request(exchange: Exchange, body: bytes, limit_bytes: int) -> ModelRequest:
@@ -87,21 +117,25 @@ def _gemini(exchange: Exchange, envelope: Envelope) -> ModelRequest:
 
 def prompt_bytes(envelope: Envelope) -> int:
     """UTF-8 bytes of the text in a request: what an estimate of its tokens rests on."""
-    size_bytes = 0
-    open_values: list[Any] = [
-        envelope.fields.get(name)
-        for name in ("messages", "prompt", "input", "contents", "system", "instructions",
-                     "systemInstruction", "tools")
-    ]  # fmt: skip
+    return sum(len(text.encode(errors="replace")) for text in prompt_texts(envelope))
+
+
+def prompt_texts(envelope: Envelope) -> Iterator[str]:
+    """The texts in a request, in their order."""
+    return texts_in([envelope.fields.get(name) for name in _PROMPTS])
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, names of fields aside, without recursion."""
+    open_values: list[Any] = [value]
     while open_values:
         value = open_values.pop()
         if isinstance(value, str):
-            size_bytes += len(value.encode(errors="replace"))
+            yield value
         elif isinstance(value, dict):
-            open_values += value.values()
+            open_values += reversed(value.values())
         elif isinstance(value, list):
-            open_values += value
-    return size_bytes
+            open_values += reversed(value)
 
 
 def _max_tokens(fields: dict[str, Any]) -> int | None:

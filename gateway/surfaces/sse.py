@@ -77,6 +77,8 @@ class SseParser:
         """The event that the end of the stream leaves unclosed, if there is one."""
         line = b"".join([self._rest, *self._pieces])
         self._rest, self._pieces = b"", []
+        if self._is_first:
+            line = line.removeprefix(_BOM)
         events: list[SseEvent] = []
         self._take(line.removesuffix(b"\r"), events)
         self._take(b"", events)

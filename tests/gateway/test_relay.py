@@ -231,9 +231,12 @@ async def test_connections_are_kept_and_used_again(tmp_path: Path) -> None:
     assert up.connections == 1
 
 
-async def test_stream_cut_inside_a_record_ends_with_the_surfaces_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("framing", ["chunked", "close"])
+async def test_stream_cut_inside_a_record_ends_with_the_surfaces_error(
+    tmp_path: Path, framing: Any
+) -> None:
     async with (
-        FakeBackend(answers(sse(STREAM[1], b'data: {"cho', Cut()))) as up,
+        FakeBackend(answers(sse(STREAM[1], b'data: {"cho', Cut(), framing=framing))) as up,
         running_gateway(tmp_path, backends={"b": backend(up.url)}) as gateway,
     ):
         answer = await post(gateway.base, "/v1/chat/completions", {**CHAT, "stream": True})

@@ -16,7 +16,7 @@ from gateway.surfaces.chat.render import ChatRenderer
 from gateway.surfaces.completions.parse import parse_completion
 from gateway.surfaces.completions.render import CompletionRenderer
 from gateway.surfaces.encoding import decoded_body
-from gateway.surfaces.envelope import model_of, read_envelope, with_value
+from gateway.surfaces.envelope import edited, model_of, read_envelope, value_edit
 from gateway.surfaces.sse import RecordTooLarge, SseEvent, SseParser
 from proto.chat import ImagePart, ToolCall
 from proto.events import Event, Finished, TextDelta, Timings, Usage
@@ -46,7 +46,8 @@ def test_replacing_a_value_changes_nothing_else(
     body: dict[str, Any], value: Any, indent: int
 ) -> None:
     raw = json.dumps({**body, "model": "old"}, ensure_ascii=True, indent=indent).encode()
-    replaced = with_value(read_envelope(raw), "model", value)
+    envelope = read_envelope(raw)
+    replaced = edited(envelope.text, [value_edit(envelope, "model", value)])
     assert json.loads(replaced) == {**body, "model": value}
     before, after = raw.rsplit(b'"old"', 1)
     assert replaced.startswith(before) and replaced.endswith(after)
@@ -337,4 +338,5 @@ def test_a_number_may_have_any_length_and_keeps_its_form() -> None:
     raw = b'{"a":' + b"9" * 5000 + b',"model":"m"}'
     envelope = read_envelope(raw)
     assert envelope.fields["a"] == float("inf") and envelope.fields["model"] == "m"
-    assert with_value(envelope, "model", "n") == raw.replace(b'"m"', b'"n"')
+    replaced = edited(envelope.text, [value_edit(envelope, "model", "n")])
+    assert replaced == raw.replace(b'"m"', b'"n"')
