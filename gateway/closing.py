@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from gateway.ledger.books import Books
+from gateway.ledger.budget import Reserve
 from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.observe.logs import AccessLog
 from gateway.observe.metrics import Metrics
@@ -39,6 +40,7 @@ class Ended:
     request: ModelRequest | None = None
     relayed: Relayed | None = None
     backend: BackendSettings | None = None
+    reserve: Reserve | None = None
 
 
 class Closing:
@@ -83,6 +85,8 @@ class Closing:
             log.exception("request.not_booked", request_id=entry.request_id)
             outcome = ended.outcome or "failed"
         entry.close(ended.ended_s, outcome=outcome)
+        if ended.reserve is not None:
+            ended.reserve.settle(entry)
         self._ledger.close(entry)
         self._metrics.note_closed(entry)
         self._access_log(entry)
