@@ -20,6 +20,7 @@ PRICES = PriceList([
     PriceSettings("m", per_mtok=TokenPrices(input=Decimal(0), output=Decimal(DOLLAR))),
 ])  # fmt: skip
 KEY = "k:ours"
+STUCK_S = 20.0
 _numbers = count(1)
 
 
@@ -47,12 +48,15 @@ class Desk:
                 database, folder, clock, price=prices.price, budgets=self.budgets
             )
             self.budgets.read_by(self._read)
+        self._is_open = False
         self.budgets.use(budgets or {KEY: budget()}, prices)
+        self._is_open = True
 
     def _read(self) -> None:
-        assert self.books is not None
-        self.reading_count += 1
-        self.books.step()
+        if self._is_open:  # before, the thread has not begun
+            assert self.books is not None
+            self.reading_count += 1
+            self.books.step()
 
     def arrive(self, tokens: int | None = 10, key: str = KEY, **columns: Any) -> Entry:
         """A request of the key that may cost this many dollars."""
@@ -65,8 +69,13 @@ class Desk:
         )
 
     def admit(self, entry: Entry, size: Size = Size(0, 1)) -> Reserve:  # noqa: B008 - frozen
-        """Raises: ApiError."""
-        admitted = asyncio.run(self.budgets.admit(entry, size))
+        """Raises: ApiError; TimeoutError when it waits for what does not come."""
+
+        async def wait() -> Reserve | None:
+            async with asyncio.timeout(STUCK_S):
+                return await self.budgets.admit(entry, size)
+
+        admitted = asyncio.run(wait())
         assert admitted is not None
         return admitted
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+import gateway.ledger.budget
 from gateway.errors import ApiError
 from gateway.ledger.account import HOLD_S, Account
 from gateway.ledger.budget import OUTPUT_TOKENS, READ_AGAIN_S
@@ -19,7 +20,7 @@ from gateway.settings.types import EnergyPrice, PriceSettings, TokenPrices
 from gateway.store.db import Database
 from gateway.store.migrate import migrate
 from gateway.surfaces.size import Size
-from tests.gateway.ledger.budgeted import DOLLAR, KEY, Desk, budget
+from tests.gateway.ledger.budgeted import DOLLAR, KEY, STUCK_S, Desk, budget
 from tests.gateway.ledger.made import NOON_MS, UNHURRIED, FakeClock, stored
 
 MINUTE_S = 60.0
@@ -34,6 +35,12 @@ def clock() -> FakeClock:
 def desk(sqlite: Database, tmp_path: Path, clock: FakeClock) -> Desk:
     """A budget of 30 dollars a day, with SQLite."""
     return Desk(sqlite, tmp_path, clock)
+
+
+def never_wait_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a reading that does not come is stuck."""
+    for name in ("FIRST_READING_WAIT_S", "READING_WAIT_S"):
+        monkeypatch.setattr(gateway.ledger.budget, name, 3600.0)
 
 
 def refused(desk: Desk, tokens: int | None = 10, size: Size | None = None) -> ApiError:
@@ -111,6 +118,21 @@ def test_a_row_counts_at_the_price_it_was_written_with(desk: Desk) -> None:
     assert desk.spent == 10
     desk.write()
     assert desk.spent == 12
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_what_is_not_billed_or_in_another_currency_is_not_spent(
+    desk: Desk, is_written: bool
+) -> None:
+    """As the sum of the ledger leaves it out."""
+    for kind, currency in (("recovery", "USD"), ("generation", "EUR"), ("generation", "USD")):
+        entry = desk.arrive(10, kind=kind)
+        reserve = desk.admit(entry)
+        entry.book_cost("3", currency)
+        desk.end(reserve, entry)
+    if is_written:
+        desk.write()
+    assert (desk.spent, desk.reserved) == (3, 0)
 
 
 def test_what_cannot_be_priced_is_released_all_the_same(desk: Desk) -> None:
@@ -288,6 +310,7 @@ def test_a_database_that_is_away_is_not_waited_for(
     is_known: bool,
 ) -> None:  # fmt: skip
     """What memory knows decides; the reading comes when the database is back."""
+    never_wait_in_vain(monkeypatch)
     desk = Desk(sqlite, tmp_path, clock)
     if is_known:
         desk.write()
@@ -303,12 +326,28 @@ def test_a_database_that_is_away_is_not_waited_for(
     desk.spend(30)
     refused(desk)
     assert calls
-    monkeypatch.undo()
+    monkeypatch.setattr(sqlite.writer, "connect", sqlite.connect)
     clock.pass_s(MINUTE_S + READ_AGAIN_S)
     desk.write()
     desk.write()
     refused(desk)
     assert desk.spent == 30
+
+
+async def test_who_waits_for_a_reading_goes_on_when_the_database_fails(
+    sqlite: Database, tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer finds out while the request is waiting."""
+    never_wait_in_vain(monkeypatch)
+    desk = Desk(sqlite, tmp_path, clock)
+    asked = asyncio.Event()
+    desk.budgets.read_by(asked.set)
+    waiting = asyncio.create_task(desk.budgets.admit(desk.arrive(10), Size(0, 1)))
+    await asked.wait()
+    assert not waiting.done()
+    await asyncio.to_thread(desk.budgets.note_away)
+    async with asyncio.timeout(STUCK_S):
+        assert await waiting is not None
 
 
 def test_a_reading_that_fails_is_said_and_holds_up_no_rows(desk: Desk, sqlite: Database) -> None:
@@ -434,9 +473,11 @@ def test_another_limit_keeps_what_was_spent_and_another_window_reads_anew(
     desk.budgets.use({KEY: budget(40)}, prices)
     assert (desk.spent, desk.reserved) == (20, 5)
     desk.clock.pass_s(2 * 3600)
+    desk.write()
+    assert (desk.spent, desk.reserved) == (20, 0)  # the hold has expired
     desk.budgets.use({KEY: budget(40, "1h")}, prices)
     desk.write()
-    assert (desk.spent, desk.reserved) == (0, 0)  # the hold has expired
+    assert desk.spent == 0
     desk.end(reserve, held, 5)
     desk.budgets.use({}, prices)
     assert desk.budgets.state(KEY) is None
