@@ -64,6 +64,7 @@ class Gateway:
         self.has_failed = asyncio.Event()
         state_dir = make_state_dir(settings.state_dir)
         self.auth = Auth(settings)
+        ledger.budgets.use(self.auth.budgets(), PriceList(settings.prices))
         outbox = Outbox(asyncio.get_running_loop())
         self.client = UpstreamClient(outbox)
         self.engine = _engine_link(settings)
@@ -74,6 +75,7 @@ class Gateway:
         )
         relay = Relay(self.client, time.monotonic)
         self.asking = AskingRelay(relay)
+        ledger.budgets.settle_ended = self.closing.settle_all
         self.pipeline = Pipeline(
             routing=build_routing(settings, self.client),
             relay=relay,
@@ -81,6 +83,7 @@ class Gateway:
             managed=_managed(self.engine, settings),
             ledger=ledger.books,
             closing=self.closing,
+            budgets=ledger.budgets,
             max_body_bytes=settings.server.max_body_mb * 1024**2,
             version=VERSION,
         )
@@ -150,6 +153,7 @@ class Gateway:
         routing = build_routing(settings, self.client, self.pipeline.routing)
         self.settings, self.auth = settings, auth
         self.ledger.books.use_prices(prices.price)
+        self.ledger.budgets.use(auth.budgets(), prices)
         self.pipeline.routing = routing
         log.info("settings.applied", config_rev=settings.rev, need_restart=differing)
 

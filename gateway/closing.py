@@ -12,6 +12,7 @@ import structlog
 
 from gateway.backends.base import Backend
 from gateway.ledger.books import Books
+from gateway.ledger.budget import Reserve
 from gateway.ledger.entry import Entry, Outcome, body_hash
 from gateway.observe.logs import AccessLog
 from gateway.observe.metrics import Metrics
@@ -40,6 +41,7 @@ class Ended:
     request: ModelRequest | None = None
     relayed: Relayed | None = None
     backend: Backend | None = None
+    reserve: Reserve | None = None
 
 
 class Closing:
@@ -90,7 +92,7 @@ class Closing:
         except Exception:
             log.exception("request.not_booked", request_id=entry.request_id)
             outcome = ended.outcome or "failed"
-        self._close(entry, ended.ended_s, outcome)
+        self._close(ended, outcome)
 
     def _will_count(self, ended: Ended) -> bool:
         """Whether a tokenizer is asked, and the entry closed when it has answered."""
@@ -100,17 +102,20 @@ class Closing:
         question = question_about(entry, request, relayed.tap, backend)
         if question is None:
             return False
-        ended_s, outcome = ended.ended_s, ended.outcome or "failed"
+        outcome = ended.outcome or "failed"
 
         def done(counts: tuple[int, int] | None) -> None:
             if counts is not None:
                 book_counts(entry, counts)
-            self._close(entry, ended_s, outcome)
+            self._close(ended, outcome)
 
         return self._counting.take(question, done)
 
-    def _close(self, entry: Entry, ended_s: float, outcome: Outcome) -> None:
-        entry.close(ended_s, outcome=outcome)
+    def _close(self, ended: Ended, outcome: Outcome) -> None:
+        entry = ended.entry
+        entry.close(ended.ended_s, outcome=outcome)
+        if ended.reserve is not None:
+            ended.reserve.settle(entry)
         self._ledger.close(entry)
         self._metrics.note_closed(entry)
         self._access_log(entry)

@@ -19,6 +19,7 @@ from gateway.closing import Closing, Ended
 from gateway.errors import RETRY_DRAINING_S, ApiError, internal_error
 from gateway.exchange import ClientLeft, CutShort, Exchange
 from gateway.ledger.books import Books
+from gateway.ledger.budget import Budgets
 from gateway.ledger.entry import Entry, Outcome
 from gateway.middleware.auth import Identity
 from gateway.relay.connection import GatewayStopping
@@ -26,6 +27,7 @@ from gateway.relay.forward import Relay, Relayed
 from gateway.relay.inject import AskingRelay
 from gateway.routing.table import RoutingTable, Target
 from gateway.surfaces.request import ModelRequest, read_request
+from gateway.surfaces.size import size_of
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +68,7 @@ class Pipeline:
         managed: ManagedWay | None,
         ledger: Books,
         closing: Closing,
+        budgets: Budgets,
         max_body_bytes: int,
         version: str,
         now: Callable[[], float] = time.monotonic,
@@ -79,6 +82,7 @@ class Pipeline:
         self._managed = managed
         self._ledger = ledger
         self._closing = closing
+        self._budgets = budgets
         self._max_body_bytes = max_body_bytes
         self._version = version
         self._now = now
@@ -104,6 +108,8 @@ class Pipeline:
                 found = routing.table.find(request.model)
             target = routing.table.check(found, request.model, exchange.surface)
             self._route(identity, request, target, entry)
+            if identity.budget is not None:
+                ended.reserve = await self._budgets.admit(entry, size_of(request))
             self._ledger.open(entry)
             if target.backend is not None:
                 backend = routing.backends[target.backend]

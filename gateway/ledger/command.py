@@ -6,13 +6,14 @@ What reports are made with is imported with the first of them: `serve` need not 
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 from urllib.parse import parse_qsl
 
 from gateway.errors import ApiError
 from gateway.ledger.books import Books, NoLedger
+from gateway.ledger.budget import Budgets
 from gateway.ledger.clock import Clock
 from gateway.ledger.prices import PriceList
 from gateway.ledger.query import ReportFault
@@ -23,6 +24,7 @@ from gateway.settings.installation import make_state_dir
 from gateway.settings.types import Settings
 from gateway.store.db import Database, StoreFault
 
+CLOCK = Clock(lambda: time.time_ns() // 1_000_000, time.monotonic)
 FILTERS = ("model", "client", "backend", "profile", "class", "kind")
 
 
@@ -32,6 +34,7 @@ class OpenLedger:
 
     books: Books
     database: Database | None = None
+    budgets: Budgets = field(default_factory=lambda: Budgets(CLOCK))
 
 
 def open_books(settings: Settings, option: str | None) -> OpenLedger:
@@ -42,14 +45,16 @@ def open_books(settings: Settings, option: str | None) -> OpenLedger:
     if option == "none":
         return OpenLedger(NoLedger())
     database = open_database(settings, option)
+    budgets = Budgets(CLOCK)
     books = Ledger(
         database,
         settings.ledger,
         state_dir=make_state_dir(settings.state_dir),
         price=PriceList(settings.prices).price,
-        clock=Clock(now_ms, time.monotonic),
+        clock=CLOCK,
+        budgets=budgets,
     )
-    return OpenLedger(books, database)
+    return OpenLedger(books, database, budgets)
 
 
 def open_database(settings: Settings, option: str | None = None) -> Database:
@@ -131,7 +136,7 @@ def usage_body(database: Database, query_string: str) -> bytes:
 
 def now_ms() -> int:
     """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000
+    return CLOCK.now_ms()
 
 
 def _print(settings: Settings, args: argparse.Namespace, run: Callable[[Database], None]) -> int:

@@ -162,6 +162,28 @@ def table_cost(row: Columns, price: Price) -> int | None:
     return int(rounded + (price.request or 0))
 
 
+def most_cost(price: Price, prompt_tokens: int, output_tokens: int) -> int | None:
+    """The most that a call of this size can cost, rounded up; None when it is not known.
+
+    What a busy machine costs shows only afterwards: nothing is known of it before.
+    """
+    if price.energy is not None:
+        return 0
+    if price.input is None and price.output is None:
+        return price.request
+    parts = (
+        (prompt_tokens, (price.input, price.cached, price.cache_write)),
+        (output_tokens, (price.output, price.reasoning)),
+    )
+    exact = 0
+    for count, units in parts:
+        known = [unit for unit in units if unit is not None]
+        if count and not known:
+            return None
+        exact += count * max(known, default=0)
+    return -(-exact // TOKENS_PER_PRICE) + (price.request or 0)
+
+
 def energy_cost(row: Columns, energy: EnergyPrice) -> int | None:
     """Watts × busy seconds: the engine's own times, or else the time the call took."""
     prompt_ms, total_ms = row.get("prompt_ms"), row.get("total_ms")

@@ -12,6 +12,7 @@ from typing import Protocol
 import structlog
 
 from gateway.ledger.books import STOP_S, Counts, PriceRow
+from gateway.ledger.budget import Budgets
 from gateway.ledger.clock import Clock
 from gateway.ledger.entry import Entry
 from gateway.ledger.inserts import mark_lost, write
@@ -69,6 +70,7 @@ class Ledger:
         migrate: Callable[[Database], None] = bring_up_to_date,
         start_thread: StartThread = start_daemon,
         claim_spill: Callable[[Path], SpillFile] = SpillFile.claim,
+        budgets: Budgets | None = None,
     ) -> None:
         self._wake = Event()
         self._breath = Event()  # never set
@@ -82,6 +84,8 @@ class Ledger:
         )
         self._database = database
         self._upkeep = Upkeep(database, settings, clock)
+        self._budgets = budgets or Budgets(clock)
+        self._budgets.read_by(self._wake.set)
         self._migrate = migrate
         self._price = price
         self._clock = clock
@@ -157,6 +161,8 @@ class Ledger:
             is_more = self._write_batch()
             if not is_more and self._stop_at is None:
                 self._upkeep.run_if_due()
+            if self._stop_at is None:
+                self._budgets.read_if_due(self._database.writer)
         except Exception as fault:  # noqa: BLE001 - the rows stay; the thread must outlive it
             return self._note_fault(fault)
         if self._retry_s:
@@ -275,6 +281,7 @@ class Ledger:
                 self._halve(batch, batch.parts, fault)
             else:
                 batch.heads = []
+                self._budgets.note_written(part)
                 self._intake.settle(batch, is_written=True)
         try:
             self._intake.release(batch)
@@ -306,6 +313,7 @@ class Ledger:
         if self._stop_at is not None:
             self._retry_s = RETRY_FIRST_S
         self._retry_at = now_s + self._retry_s
+        self._budgets.note_away()
         if self._write_faults.is_due(now_s):
             writer = self._database.writer
             is_migration = isinstance(fault, MigrationFailed)

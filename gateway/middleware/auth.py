@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
-from gateway.settings.types import ClientKey, Settings
+from gateway.settings.types import BudgetSettings, ClientKey, Settings
 from proto.limits import API_KEY_BYTES
 
 Rule = Literal["open", "client", "dashboard", "metrics"]
@@ -32,6 +32,7 @@ class Identity:
     client_id: str
     user_id: str | None
     models: tuple[str, ...]
+    budget: BudgetSettings | None = None
 
     def may_use(self, *names: str) -> bool:
         """Whether any of a model's names is among the key's globs."""
@@ -56,6 +57,11 @@ class Auth:
         admin, metrics = settings.server.admin_token, settings.server.metrics_token
         self._admin = _digest(admin.value.encode()) if admin else None
         self._metrics = _digest(metrics.value.encode()) if metrics else None
+
+    def budgets(self) -> dict[str, BudgetSettings]:
+        """The budgets of keys by their client ids."""
+        known = self._keys.values()
+        return {key.client_id: key.budget for key in known if key.budget is not None}
 
     def check(self, rule: Rule, exchange: Exchange) -> Identity:
         """The caller's identity.
@@ -139,6 +145,7 @@ def _identity(key: ClientKey) -> Identity:
         client_id=f"k:{digest.hex()[:12]}",
         user_id=key.user or key.label,
         models=key.models,
+        budget=key.budget,
     )
 
 

@@ -16,6 +16,7 @@ import yaml
 
 from gateway.settings.types import (
     BackendSettings,
+    BudgetSettings,
     ClientKey,
     LedgerSettings,
     PriceSettings,
@@ -30,6 +31,7 @@ from proto.worker_settings import WorkerSettings
 
 LEAST_RETENTION_DAYS = 400  # a year and a month: yearly reports stay possible
 SHA256_HEX_CHARS = 64
+LARGEST_BUDGET = Decimal(10**12)  # so that it, too, is a whole number of 64 bits in micros
 LARGEST_PRICE = Decimal(10**9)  # of a million tokens; the ledger's columns hold a little more
 
 
@@ -112,7 +114,21 @@ def _read(reader: Reader, text: str) -> Settings | None:
         return None
     values = {key.name: getattr(top[0], key.name) for key in fields(_File)}
     settings = Settings(**values, worker=host, engine=engine)
+    settings = replace(settings, keys=_with_currencies(reader, settings))
     return replace(settings, rev=hashlib.sha256(repr(settings).encode()).hexdigest()[:12])
+
+
+def _with_currencies(reader: Reader, settings: Settings) -> tuple[ClientKey, ...]:
+    """The keys; a budget that names no currency is in that of the prices."""
+    if not settings.prices:
+        return settings.keys
+    currency = settings.prices[0].currency
+    return tuple(
+        key
+        if key.budget is None or f"keys[{index}].budget.currency" in reader.lines
+        else replace(key, budget=replace(key.budget, currency=currency))
+        for index, key in enumerate(settings.keys)
+    )
 
 
 def _take(root: yaml.MappingNode, key: str, reader: Reader) -> yaml.Node | None:
@@ -138,16 +154,7 @@ def _check(reader: Reader, settings: Settings) -> None:
     for name, backend in settings.backends.items():
         _check_backend(reader, f"backends.{name}", backend)
     _check_routes(reader, settings)
-    labels: set[str] = set()
-    for index, key in enumerate(settings.keys):
-        where = f"keys[{index}]"
-        if (key.sha256 is None) == (key.secret is None):
-            reader.note(where, f"{where}: give exactly one of 'sha256' and 'secret'")
-        if key.sha256 is not None and not _is_sha256(key.sha256):
-            reader.note(f"{where}.sha256", f"{where}.sha256: expected 64 hex digits")
-        if key.label in labels:
-            reader.note(where, f"{where}.label: {key.label!r} is given twice")
-        labels.add(key.label)
+    _check_keys(reader, settings)
     _check_prices(reader, settings)
     if settings.ledger.retention_days < LEAST_RETENTION_DAYS:
         reader.note(
@@ -207,6 +214,40 @@ def _check_routes(reader: Reader, settings: Settings) -> None:
             if alias in owners:
                 reader.note(where, f"{where}: {alias!r} belongs to routes.{owners[alias]} already")
             owners[alias] = name
+
+
+def _check_keys(reader: Reader, settings: Settings) -> None:
+    labels: set[str] = set()
+    for index, key in enumerate(settings.keys):
+        where = f"keys[{index}]"
+        if (key.sha256 is None) == (key.secret is None):
+            reader.note(where, f"{where}: give exactly one of 'sha256' and 'secret'")
+        if key.sha256 is not None and not _is_sha256(key.sha256):
+            reader.note(f"{where}.sha256", f"{where}.sha256: expected 64 hex digits")
+        if key.label in labels:
+            reader.note(where, f"{where}.label: {key.label!r} is given twice")
+        labels.add(key.label)
+        if key.budget is not None:
+            _check_budget(reader, f"{where}.budget", key.budget, settings.prices)
+
+
+def _check_budget(
+    reader: Reader, where: str, budget: BudgetSettings, prices: tuple[PriceSettings, ...]
+) -> None:
+    """A budget adds up one currency: what a price in another one costs would pass it by."""
+    if budget.limit > LARGEST_BUDGET:
+        reader.note(f"{where}.limit", f"{where}.limit: a budget is at most {LARGEST_BUDGET}")
+    if not re.fullmatch("[A-Z]{3}", budget.currency):
+        reader.note(where, f"{where}.currency: expected three letters such as USD")
+        return
+    for index, price in enumerate(prices):
+        if price.currency != budget.currency:
+            reader.note(
+                f"{where}.currency",
+                f"{where}.currency: it is {budget.currency}, but prices[{index}] is in "
+                f"{price.currency}; a budget counts one currency",
+            )
+            return
 
 
 def _check_prices(reader: Reader, settings: Settings) -> None:

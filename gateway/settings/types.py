@@ -15,6 +15,7 @@ Surface = Literal[
     "chat", "completions", "responses", "embeddings", "messages", "count_tokens", "gemini"
 ]
 BackendKind = Literal["openai", "anthropic", "gemini"]
+Window = Literal["day", "month", "1h", "1d", "30d"]
 Flavor = Literal["none", "vllm", "sglang", "llamacpp", "openrouter"]
 
 
@@ -121,6 +122,15 @@ class PriceSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetSettings:
+    """What a key may spend in a window: a calendar day or month (UTC), or a rolling time."""
+
+    limit: Decimal
+    window: Window
+    currency: str = "USD"
+
+
+@dataclass(frozen=True, slots=True)
 class ClientKey:
     """A key that clients show us: its SHA-256, or a secret to take that of."""
 
@@ -129,6 +139,7 @@ class ClientKey:
     secret: Secret | None = None
     user: str | None = None
     models: tuple[str, ...] = ("*",)
+    budget: BudgetSettings | None = None
     disabled: bool = False
 
 

@@ -26,6 +26,7 @@ class Statements:
     write_head: str  # an open row, if there is no row of the request
     mark_lost: str  # every open row
     prune: str  # oldest_ms, most
+    read_spend: str  # client_id, currency, since_ms: the micros that were billed
     read_meta: str  # key
     write_meta: str  # key, value
     find_version: str  # whether there is a table of versions

@@ -68,6 +68,7 @@ def compiled(dialect_name: str) -> Statements:
             (),
         ),
         "prune": (_pruning(), ("oldest_ms", "most")),
+        "read_spend": (_spending(), ("client_id", "currency", "since_ms")),
         "read_meta": (
             select(ledger_meta.c.value).where(ledger_meta.c.key == bindparam("key")),
             ("key",),
@@ -109,6 +110,18 @@ def _pruning() -> Any:
     old = select(ledger.c.id).where(ledger.c.ts_ms < bindparam("oldest_ms"))
     old = old.limit(bindparam("most")).offset(literal_column("0"))
     return ledger.delete().where(ledger.c.id.in_(old))
+
+
+def _spending() -> Any:
+    """In the words of the index `ledger_spend`, or it would not be used."""
+    spent = select(func.coalesce(func.sum(ledger.c.cost_micros), literal_column("0")))
+    return spent.where(
+        ledger.c.client_id == bindparam("client_id"),
+        ledger.c.currency == bindparam("currency"),
+        ledger.c.ts_ms >= bindparam("since_ms"),
+        literal_column("ledger.billed") == literal_column("1"),
+        literal_column("ledger.cost_micros") > literal_column("0"),
+    )
 
 
 def _meta(dialect_name: str) -> Any:

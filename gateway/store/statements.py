@@ -166,6 +166,11 @@ SQLITE = Statements(
         "DELETE FROM ledger WHERE ledger.id IN (SELECT ledger.id FROM ledger WHERE ledger.ts_ms < "
         "? LIMIT ? OFFSET 0)"
     ),
+    read_spend=(
+        "SELECT coalesce(sum(ledger.cost_micros), 0) AS coalesce_1 FROM ledger WHERE "
+        "ledger.client_id = ? AND ledger.currency = ? AND ledger.ts_ms >= ? AND ledger.billed = 1 "
+        "AND ledger.cost_micros > 0"
+    ),
     read_meta=(
         'SELECT ledger_meta.value FROM ledger_meta WHERE ledger_meta."key" = ?'
     ),
@@ -323,6 +328,11 @@ POSTGRESQL = Statements(
     prune=(
         "DELETE FROM ledger WHERE ledger.id IN (SELECT ledger.id FROM ledger WHERE ledger.ts_ms < "
         "%s::BIGINT LIMIT %s OFFSET 0)"
+    ),
+    read_spend=(
+        "SELECT coalesce(sum(ledger.cost_micros), 0) AS coalesce_1 FROM ledger WHERE "
+        "ledger.client_id = %s::VARCHAR AND ledger.currency = %s::VARCHAR AND ledger.ts_ms >= "
+        "%s::BIGINT AND ledger.billed = 1 AND ledger.cost_micros > 0"
     ),
     read_meta=(
         "SELECT ledger_meta.value FROM ledger_meta WHERE ledger_meta.key = %s::VARCHAR"

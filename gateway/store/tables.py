@@ -126,6 +126,20 @@ Index(
     postgresql_where=_BILLED_GENERATION,
 )
 
+_SPENT = text("billed = 1 AND cost_micros > 0")
+
+# What a key spent since some moment is added up from this index alone. What is free is not in it.
+Index(
+    "ledger_spend",
+    ledger.c.client_id,
+    ledger.c.ts_ms,
+    ledger.c.currency,
+    ledger.c.billed,
+    ledger.c.cost_micros,
+    sqlite_where=_SPENT,
+    postgresql_where=_SPENT,
+)
+
 ledger_meta = Table(
     "ledger_meta",
     metadata,

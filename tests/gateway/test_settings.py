@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.settings.load import SettingsError, all_keys, find_file, load
-from gateway.settings.types import Settings
+from gateway.settings.types import BudgetSettings, Settings
 from gateway.settings.yaml import edit_distance
 
 GOOD = """
@@ -118,6 +118,24 @@ def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> No
         ("worker: {}\nserver: {port: " + "9" * 5000 + "}",
          "2: server.port: expected a whole number, found '" + "9" * 64 + "'"),
         ("worker: {}\nkeys: [{label: a}]", "2: keys[0]: give exactly one of 'sha256' and 'secret'"),
+        *[(f"worker: {{}}\nprices: [{{model: m, currency: USD, per_request: 1}}]\nkeys:\n"
+           f"  - {{label: a, sha256: {'a' * 64}, budget: {budget}}}", problem)
+          for budget, problem in (
+              ("{limt: 1, window: day}", "4: unknown key 'keys[0].budget.limt'; nearest known key: "
+               "'keys[0].budget.limit'"),
+              ("{window: day}", "4: keys[0].budget: key 'limit' is missing"),
+              ("{limit: 1}", "4: keys[0].budget: key 'window' is missing"),
+              ("{limit: 1, window: week}", "4: keys[0].budget.window: expected one of day, month, "
+               "1h, 1d, 30d, found text"),
+              ("{limit: -1, window: day}", "4: keys[0].budget.limit: expected a number of at least "
+               "0, found '-1'"),
+              ("{limit: 1e13, window: day}", "4: keys[0].budget.limit: a budget is at most "
+               "1000000000000"),
+              ("{limit: 1, window: day, currency: usd}", "4: keys[0].budget.currency: expected "
+               "three letters such as USD"),
+              ("{limit: 1, window: day, currency: EUR}", "4: keys[0].budget.currency: it is EUR, "
+               "but prices[0] is in USD; a budget counts one currency"),
+          )],
         ("server: {port: 1}",
          "1: nothing to serve: add a 'worker' section or a backend under 'backends'"),
         ("a: [", "1: not YAML: expected the node content, but found '<stream end>'"),
@@ -125,6 +143,19 @@ def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> No
 )  # fmt: skip
 def test_a_mistake_is_named_by_line_and_key(tmp_path: Path, text: str, problem: str) -> None:
     assert problem in problems(tmp_path, text)
+
+
+def test_a_budget_is_an_exact_amount(tmp_path: Path) -> None:
+    key = f"{{label: a, sha256: {'a' * 64}, budget: {{limit: 0.1, window: 30d}}}}"
+    (found,) = read(tmp_path, f"worker: {{}}\nkeys: [{key}]").keys
+    assert found.budget == BudgetSettings(Decimal("0.1"), "30d", "USD")
+
+
+def test_a_budget_without_a_currency_is_in_that_of_the_prices(tmp_path: Path) -> None:
+    budget = "budget: {limit: 20, window: month}"
+    text = GOOD.replace("models: [quick, TandemLLM]", f"models: [quick, TandemLLM], {budget}")
+    (found,) = read(tmp_path, text).keys
+    assert found.budget == BudgetSettings(Decimal(20), "month", "EUR")
 
 
 def test_all_mistakes_are_told_together(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy import select
 
 from gateway.ledger.books import PriceRow
+from gateway.ledger.budget import Budgets
 from gateway.ledger.clock import Clock
 from gateway.ledger.entry import Entry
 from gateway.ledger.row import COLUMNS, Columns, Row
@@ -71,6 +72,7 @@ def hand_driven(
     queue: int = 10_000,
     price: PriceRow = unpriced,
     claim_spill: Callable[[Path], SpillFile] = SpillFile.claim,
+    budgets: Budgets | None = None,
 ) -> Ledger:
     """A ledger without threads."""
     made = Ledger(
@@ -82,6 +84,7 @@ def hand_driven(
         migrate=migrate_here,
         start_thread=no_thread,
         claim_spill=claim_spill,
+        budgets=budgets,
     )
     made.start()
     return made
