@@ -18,6 +18,8 @@ DOWN_AFTER_CONNECTS = 5  # failed connects in a row
 DEGRADED_SHARE = 0.2
 _VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*(?=/|$)")
 _WITH_TOKENIZER = frozenset({"vllm", "sglang", "llamacpp"})
+QUOTE_BYTES = 8  # alike in an answer and its request: words of the request are quoted
+_KEY_LIKE = re.compile(r"(?i)\b(?:sk|pk|key|bearer|basic)[-_ ][^\s\"',;]{8,}")
 _CREDENTIAL_QUERY = frozenset({"key", "api_key", "access_token"})
 
 State = Literal["up", "degraded", "down"]
@@ -73,6 +75,21 @@ class Backend:
         self._replaces_version = bool(
             self._base_path if is_openai else _VERSION.search(self._base_path)
         )
+
+    def masked(self, words: bytes, sent: bytes) -> str:
+        """A backend's own words, without anything that could be a key and without what was `sent`:
+        a prompt does not get into a log because a backend quotes it.
+        """
+        hidden = [False] * len(words)
+        for at in range(len(words) - QUOTE_BYTES + 1):
+            if words[at : at + QUOTE_BYTES] in sent:
+                hidden[at : at + QUOTE_BYTES] = [True] * QUOTE_BYTES
+        text = bytes(
+            ord("*") if is_hidden else byte for byte, is_hidden in zip(words, hidden, strict=True)
+        ).decode(errors="replace")
+        for key in self.settings.keys:
+            text = text.replace(key.secret.value, "***")
+        return _KEY_LIKE.sub("***", text)
 
     def url_path(self, path: str, query: bytes = b"") -> str:
         """The path and query at the backend for one of ours.

@@ -37,7 +37,7 @@ KEEP_ALIVE_S = 75.0  # longer than the 60 s after which proxies in front drop id
 HEAD_S = 30.0  # for the head of a request to arrive
 BODY_S = 60.0  # between two pieces of a body
 LINGER_S = 2.0  # a client that is still sending may read our answer first
-LINE_REST_BYTES = len(" HTTP/1.1\r\n") + 1  # of a request line beside method and target
+LINE_REST_BYTES = len(" HTTP/1.1") + 1  # of a request line beside method and target
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus

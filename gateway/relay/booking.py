@@ -28,7 +28,8 @@ def book_relayed(
     entry.finish_reason = reading.finish
     entry.served_model = reading.model
     entry.tool_calls = reading.tool_calls
-    is_whole = relayed.outcome == "succeeded"
+    has_arrived = relayed.outcome == "succeeded" or relayed.error_type == "no_finish_reason"
+    is_whole = has_arrived and relayed.tap.is_on
     _book_tokens(entry, reading, request, backend, is_whole=is_whole)
     if reading.cost is not None:
         entry.book_cost(reading.cost)

@@ -151,6 +151,10 @@ class Connection(asyncio.Protocol):
         self.resume()
         return piece
 
+    def arrived(self) -> bytes:
+        """What waits of the body, left where it is."""
+        return b"".join(self._pieces)
+
     def pause(self) -> None:
         """Stops reading: what the backend goes on sending waits at its side."""
         if not self._is_paused and not self.is_dead and self._transport is not None:

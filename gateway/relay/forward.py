@@ -196,7 +196,10 @@ class Passage:
         exchange, relayed, status = self._exchange, self._relayed, connection.status
         relayed.upstream_status = status
         self._backend.health.note_answer(status)
-        if status >= 300 and (error := _own_error(status, self._backend)) is not None:
+        if (
+            status >= 300
+            and (error := _own_error(connection, self._backend, exchange.body)) is not None
+        ):
             raise error
         head = answer_head(connection.headers)
         relayed.status = status
@@ -249,14 +252,17 @@ class Passage:
         self._connection.resume()
 
 
-def _own_error(status: int, backend: Backend) -> ApiError | None:
+def _own_error(connection: Connection, backend: Backend, sent: bytes) -> ApiError | None:
     """The error for an answer that is ours to explain, None for one that passes as it is."""
+    status = connection.status
     if status < 400 and status != 304:
         return ApiError(502, "upstream_failed", "The backend answered with a redirect.")
     if status not in _MAPPED:
         return None
-    # Its body may quote our key: it goes no further.
-    log.warning("backend.refused_credentials", backend=backend.name, status=status)
+    # Its body may quote our key: it goes to the log, masked, and no further.
+    said = connection.arrived()[: 4 * QUOTED_ERROR_CHARS]
+    words = backend.masked(said, sent)[:QUOTED_ERROR_CHARS]
+    log.warning("backend.refused_credentials", backend=backend.name, status=status, words=words)
     if status == 402:
         message = "The backend says that its account is out of credits."
         return ApiError(502, "provider_out_of_credits", message, may_retry=False)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gateway import observe
+from gateway.observe.logs import configure
 from gateway.settings.types import ClientKey, Secret
 from tests.gateway.cases import canary
 from tests.gateway.cases.samples import CHAT, dump
@@ -35,5 +35,5 @@ async def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    observe.configure()
+    configure()
     asyncio.run(main(Path(sys.argv[1])))

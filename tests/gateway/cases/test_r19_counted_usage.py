@@ -33,12 +33,17 @@ class Tokenizing:
         self.status = 200
 
     async def script(self, link: Link) -> None:
-        if not link.asked[-1].target.startswith("/tokenize"):
+        if not link.asked[-1].target.startswith(("/tokenize", "/apply-template")):
             await streaming(*EVENTS)(link)
             return
         self.asked += texts(json.loads(link.body))
         await link.wait(self.may_count)
-        answer = {"count": TOKENS, "tokens": list(range(TOKENS)), "max_model_len": 4096}
+        answer = {
+            "prompt": "as the template puts it",
+            "count": TOKENS,
+            "tokens": list(range(TOKENS)),
+            "max_model_len": 4096,
+        }
         await answering(json.dumps(answer).encode(), self.status)(link)
 
 

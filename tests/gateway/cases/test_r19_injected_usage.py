@@ -155,6 +155,7 @@ async def test_a_backend_that_knows_no_such_option_is_asked_again_without(tmp_pa
             answer = await ask(on, BODY % "")
             assert (answer.status, answer.body) == (200, without_usage(CHAT))
         bodies = [asked.body.decode() for asked in on.up.asked]
+        await on.row(1)
         own = [row for row in on.gateway.books.rows if row.parent_request_id is None]
     assert "stream_options" in bodies[0] and bodies[1:] == [BODY % ""] * 2
     assert [row.outcome for row in own] == ["succeeded"] * 2
