@@ -153,6 +153,7 @@ def _check(reader: Reader, settings: Settings) -> None:
     _check_server(reader, settings)
     for name, backend in settings.backends.items():
         _check_backend(reader, f"backends.{name}", backend)
+    _check_default(reader, settings)
     _check_routes(reader, settings)
     _check_keys(reader, settings)
     _check_prices(reader, settings)
@@ -193,6 +194,15 @@ def _check_backend(reader: Reader, where: str, backend: BackendSettings) -> None
     for name, value in backend.headers.items():
         if not name.replace("-", "").isalnum() or not value.isprintable() or not value.isascii():
             reader.note(f"{where}.headers.{name}", f"{where}.headers: {name!r} is no valid header")
+
+
+def _check_default(reader: Reader, settings: Settings) -> None:
+    first, *others = [name for name, backend in settings.backends.items() if backend.default] or [
+        ""
+    ]
+    for name in others:
+        where = f"backends.{name}.default"
+        reader.note(where, f"{where}: backends.{first} is the default already, and there is one")
 
 
 def _check_routes(reader: Reader, settings: Settings) -> None:
