@@ -21,11 +21,13 @@ from gateway.relay.connection import (
     ConnectFailed,
     Connection,
     GatewayStopping,
+    Receiver,
     UpstreamBroken,
     UpstreamFault,
     UpstreamTimeout,
 )
 from gateway.relay.headers import answer_head, request_head
+from gateway.relay.heartbeat import Heartbeat
 from gateway.relay.tap import OF_BYTES, StreamTap, Tap, WholeTap, tap_of_bytes
 from gateway.relay.usage import KeptReading
 from gateway.settings.types import BackendSettings
@@ -103,10 +105,14 @@ class Relay:
         passage = (passage_type or Passage)(
             exchange, backend, routed_via, relayed, clocks, self._now
         )
+        receiver: Receiver = passage
+        if settings.heartbeat_s > 0:
+            receiver = Heartbeat(passage, exchange, relayed, settings.heartbeat_s, self._clocks.now)
+            self._clocks.watch(clocks, receiver.look)
         try:
             head = request_head(exchange, backend, request)
             connection = await self._client.relay(
-                backend.origin, head, request.body, passage, connect_s=settings.connect_s
+                backend.origin, head, request.body, receiver, connect_s=settings.connect_s
             )
             self._client.release(backend.origin, connection)
             passage.end()

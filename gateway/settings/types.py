@@ -72,6 +72,7 @@ class BackendSettings:
     first_event_s: float = 300.0
     idle_s: float = 120.0
     total_s: float = 0.0
+    heartbeat_s: float = 0.0
     max_in_flight: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     tls_verify: bool = True

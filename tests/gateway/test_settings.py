@@ -121,6 +121,8 @@ def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> No
         ("backends:\n  a: {kind: openai, base_url: http://x, default: true}\n"
          "  b: {kind: openai, base_url: http://y, default: true}",
          "3: backends.b.default: backends.a is the default already, and there is one"),
+        ("backends: {b: {kind: openai, base_url: http://x, heartbeat_s: -1}}",
+         "1: backends.b.heartbeat_s: expected at least 0"),
         ("backends: {b: {kind: openai, base_url: http://x, speaks: [files]}}",
          "1: backends.b.speaks[0]: expected one of chat, completions, responses, embeddings, "
          "audio, images, moderations, messages, count_tokens, gemini, found 'files'"),
