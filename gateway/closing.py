@@ -125,7 +125,8 @@ class Closing:
         entry, request, relayed = ended.entry, ended.request, ended.relayed
         if request is not None:
             envelope = request.envelope
-            entry.body_hash = body_hash(self._hash_key, envelope.text, envelope.spans)
+            if envelope.spans:
+                entry.body_hash = body_hash(self._hash_key, envelope.text, envelope.spans)
             if relayed is not None and ended.backend is not None:
                 relayed.judge()
                 book_relayed(entry, relayed, request, ended.backend.settings)

@@ -173,7 +173,7 @@ class Pipeline:
     def _admit(self, exchange: Exchange, body: bytes, entry: Entry) -> ModelRequest:
         request = read_request(exchange, body, self._max_body_bytes)
         entry.kind = request.kind
-        entry.model = request.model
+        entry.model = request.model or None
         entry.stream = request.is_stream
         entry.max_tokens = request.max_tokens
         return request
@@ -182,11 +182,10 @@ class Pipeline:
         self, identity: Identity, request: ModelRequest, target: Target, entry: Entry
     ) -> None:
         if not identity.may_use(request.model, target.routed_via):
-            message = f"This API key may not use the model {request.model!r}."
-            raise ApiError(403, "model_not_allowed", message, param="model")
+            raise _not_allowed(request.model)
         entry.path = "managed" if target.backend is None else "relay"
         entry.backend = target.backend or "worker"
-        entry.upstream_model = target.model
+        entry.upstream_model = target.model or None
         entry.config_rev = self.routing.config_rev
 
     def _note_end(self, exchange: Exchange, ended: Ended, reason: Exception) -> None:
@@ -207,6 +206,13 @@ class Pipeline:
         if exchange.has_started:
             raise CutShort
         exchange.reply_error(error)
+
+
+def _not_allowed(model: str) -> ApiError:
+    message = f"This API key may not use the model {model!r}."
+    if not model:
+        message = "This API key is for certain models; files and batches need one for all of them."
+    return ApiError(403, "model_not_allowed", message, param="model" if model else None)
 
 
 def _draining() -> ApiError:

@@ -61,10 +61,19 @@ def url_table(to: Endpoints) -> list[Route]:
         Route("/v1/completions", "POST", "client", to.model_call, "completions"),
         Route("/v1/responses", "POST", "client", to.model_call, "responses"),
         Route("/v1/embeddings", "POST", "client", to.model_call, "embeddings"),
+        Route("/v1/audio/speech", "POST", "client", to.model_call, "audio"),
+        Route("/v1/audio/transcriptions", "POST", "client", to.model_call, "audio"),
+        Route("/v1/audio/translations", "POST", "client", to.model_call, "audio"),
+        Route("/v1/images/generations", "POST", "client", to.model_call, "images"),
+        Route("/v1/images/edits", "POST", "client", to.model_call, "images"),
+        Route("/v1/images/variations", "POST", "client", to.model_call, "images"),
+        Route("/v1/moderations", "POST", "client", to.model_call, "moderations"),
         Route("/v1/messages", "POST", "client", to.model_call, "messages"),
         Route("/v1/messages/count_tokens", "POST", "client", to.model_call, "count_tokens"),
         Route("/v1/models/*", "POST", "client", to.model_call, "gemini"),
         Route("/v1beta/models/*", "POST", "client", to.model_call, "gemini"),
+        *_modelless("/v1/files", to.model_call, "files"),
+        *_modelless("/v1/batches", to.model_call, "batches"),
         Route("/v1/models", "GET", "client", to.models),
         Route("/v1/models/*", "GET", "client", to.models),
         Route("/v1beta/models", "GET", "client", to.models),
@@ -75,6 +84,15 @@ def url_table(to: Endpoints) -> list[Route]:
         Route("/health", "GET", "open", to.health),
         Route("/readyz", "GET", "open", to.ready),
         Route("/", "GET", "open", to.root),
+    ]
+
+
+def _modelless(path: str, endpoint: Endpoint, surface: Surface) -> list[Route]:
+    """A path and all below it, for calls that name no model."""
+    return [
+        Route(each, method, "client", endpoint, surface)
+        for each in (path, f"{path}/*")
+        for method in ("GET", "POST", "DELETE", "OPTIONS")
     ]
 
 

@@ -22,6 +22,10 @@ STOP_STRINGS_USED = 4  # the first four count, as at the OpenAI API
 STOP_STRINGS = 64  # more than this many is a 400
 TEMPLATE_ARGS_BYTES = 4 * 1024  # chat_template_kwargs as JSON
 
+# Forms (multipart bodies of audio and image calls).
+FORM_PARTS = 1_024
+FORM_PART_HEAD_BYTES = 8 * 1024  # of one part's headers
+
 # Quoting and listing in errors of ours.
 QUOTED_ERROR_CHARS = 240  # of a backend's own words
 KNOWN_NAMES_LISTED = 20  # model names offered in a 404

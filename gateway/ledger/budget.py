@@ -121,11 +121,13 @@ class Budgets:
 
         Waits for the database only where the key would be refused, and after a start.
 
-        Raises: ApiError 429 `insufficient_quota`.
+        Raises: ApiError 429 `insufficient_quota`; 403 for what costs money that nobody could book.
         """
         account = self._accounts.get(entry.client_id)
         if account is None or entry.kind in FREE_KINDS:
             return None
+        if entry.upstream_model is None:
+            raise _unbookable()
         most = self._most(account, entry, size)
         if account.is_recorded and account.read_s is None:
             await self._read(account, FIRST_READING_WAIT_S)
@@ -277,6 +279,13 @@ def _micros(row: Columns, budget: BudgetSettings) -> int:
     if row.get("billed") != 1 or row.get("currency") != budget.currency:
         return 0
     return row.get("cost_micros") or 0
+
+
+def _unbookable() -> ApiError:
+    message = (
+        "This API key has a budget; what a file or a batch costs cannot be counted against it."
+    )
+    return ApiError(403, "model_not_allowed", message)
 
 
 def _used_up(budget: BudgetSettings, state: State, most: int) -> ApiError:

@@ -35,9 +35,15 @@ class Identity:
     budget: BudgetSettings | None = None
 
     def may_use(self, *names: str) -> bool:
-        """Whether any of a model's names is among the key's globs."""
+        """Whether any of a model's names is among the key's globs.
+
+        What names no model ("") belongs to everybody who shares the backend: only a key that may
+        use every model may use it.
+        """
         if self.models == _ALL:
             return True
+        if "" in names:
+            return "*" in self.models
         return any(fnmatchcase(name, glob) for name in names for glob in self.models)
 
 

@@ -58,7 +58,7 @@ def _book_tokens(
         prompt = tokens.prompt
         if prompt is None:
             prompt = -(-prompt_bytes(request.envelope) // BYTES_PER_TOKEN)
-        one = backend.tokens_per_delta == "one"
+        one = backend.tokens_per_delta == "one" and request.is_stream
         completion = reading.delta_count if one else -(-reading.delta_bytes // BYTES_PER_TOKEN)
         entry.book_usage(
             prompt=prompt,

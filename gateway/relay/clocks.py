@@ -76,7 +76,9 @@ class ClockTower:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.now = loop.time
         self._running: set[Clocks] = set()
+        self._watching: dict[Clocks, Callable[[float], None]] = {}  # at most one a running request
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, exchange: Exchange, clock: Clock, limit_s: float) -> Clocks:
@@ -91,10 +93,19 @@ class ClockTower:
         """These end nothing any more."""
         self._running.discard(clocks)
 
+    def watch(self, clocks: Clocks, look: Callable[[float], None]) -> None:
+        """Calls `look` with every tick until these clocks are stopped."""
+        self._watching[clocks] = look
+
     def _tick(self) -> None:
         self._timer = None
         now_s = self._loop.time()
         for clocks in [*self._running]:
             clocks.look(now_s)
+        for clocks, look in [*self._watching.items()]:
+            if clocks in self._running:
+                look(now_s)
+            else:
+                del self._watching[clocks]
         if self._running:
             self._timer = self._loop.call_later(TICK_S, self._tick)

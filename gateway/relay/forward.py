@@ -21,12 +21,14 @@ from gateway.relay.connection import (
     ConnectFailed,
     Connection,
     GatewayStopping,
+    Receiver,
     UpstreamBroken,
     UpstreamFault,
     UpstreamTimeout,
 )
 from gateway.relay.headers import answer_head, request_head
-from gateway.relay.tap import StreamTap, Tap, WholeTap
+from gateway.relay.heartbeat import Heartbeat
+from gateway.relay.tap import OF_BYTES, StreamTap, Tap, WholeTap, tap_of_bytes
 from gateway.relay.usage import KeptReading
 from gateway.settings.types import BackendSettings
 from gateway.surfaces.request import ModelRequest
@@ -103,10 +105,14 @@ class Relay:
         passage = (passage_type or Passage)(
             exchange, backend, routed_via, relayed, clocks, self._now
         )
+        receiver: Receiver = passage
+        if settings.heartbeat_s > 0:
+            receiver = Heartbeat(passage, exchange, relayed, settings.heartbeat_s, self._clocks.now)
+            self._clocks.watch(clocks, receiver.look)
         try:
             head = request_head(exchange, backend, request)
             connection = await self._client.relay(
-                backend.origin, head, request.body, passage, connect_s=settings.connect_s
+                backend.origin, head, request.body, receiver, connect_s=settings.connect_s
             )
             self._client.release(backend.origin, connection)
             passage.end()
@@ -203,13 +209,16 @@ class Passage:
             raise error
         head = answer_head(connection.headers)
         relayed.status = status
-        self._tap = relayed.tap = (
-            StreamTap(exchange.surface, head.encoding, self._now)
-            if head.is_stream
-            else WholeTap(exchange.surface, head.encoding)
-        )
-        if self._backend.counts_tokens:
-            self._tap.reading = KeptReading()
+        tap: Tap
+        if (surface := exchange.surface) in OF_BYTES:
+            tap = tap_of_bytes(surface, connection.headers, head.encoding, self._now)
+        elif head.is_stream:
+            tap = StreamTap(surface, head.encoding, self._now)
+        else:
+            tap = WholeTap(surface, head.encoding)
+        if self._backend.counts_tokens and surface not in OF_BYTES:
+            tap.reading = KeptReading()
+        self._tap = relayed.tap = tap
         own = b"x-request-id: %b\r\nx-routed-via: %b\r\n"
         block = head.block + own % (exchange.request_id.encode(), self._routed_via)
         exchange.start_with(status, block, length=head.length)

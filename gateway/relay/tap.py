@@ -9,7 +9,8 @@ from typing import Any
 
 import structlog
 
-from gateway.relay.usage import Reader, Reading, reader_of
+from gateway.exchange import Headers
+from gateway.relay.usage import WORDLESS, Reader, Reading, reader_of
 from gateway.settings.types import Surface
 from gateway.surfaces.encoding import unpacker
 from gateway.surfaces.json_text import Scan, scanners
@@ -102,8 +103,9 @@ class WholeTap(Tap):
             self._pieces = []
 
     def _guess_all(self) -> None:
-        self.reading.delta_count = 1
-        self.reading.delta_bytes = self._kept_bytes
+        if self._reader not in WORDLESS:
+            self.reading.delta_count = 1
+            self.reading.delta_bytes = self._kept_bytes
 
     def _read_rest(self) -> None:
         if self._kept_bytes > ANSWER_TAP_BYTES:
@@ -118,6 +120,28 @@ class WholeTap(Tap):
         for item in answer if type(answer) is list else (answer,):
             if type(item) is dict:
                 self._reader(self.reading, item)
+
+
+class BytesTap(Tap):
+    """For an answer that says nothing about itself: a file, sound. It keeps nothing.
+
+    `is_text`: its bytes are the text that was asked for, and count as such.
+    """
+
+    def __init__(self, surface: Surface, encoding: bytes | None, *, is_text: bool = False) -> None:
+        super().__init__(surface, encoding)
+        self._is_text = is_text and encoding is None
+
+    def feed(self, piece: bytes) -> None:
+        """Takes note of relayed bytes. Never raises."""
+        self.life += 1
+        if self._is_text:
+            self.reading.delta_bytes += len(piece)
+            self.reading.delta_count += 1
+
+    def lacks_its_end(self) -> bool:
+        """Nobody can tell: its end is an end."""
+        return False
 
 
 class StreamTap(Tap):
@@ -181,6 +205,24 @@ class StreamTap(Tap):
                 self.first_s = self.last_s
         if reading.finish is not None and reading.has_every_finish:
             self.has_finish = True
+
+
+# Surfaces whose answers need not be JSON or events.
+OF_BYTES: frozenset[Surface] = frozenset({"audio", "images", "files", "batches"})
+
+
+def tap_of_bytes(
+    surface: Surface, headers: Headers, encoding: bytes | None, now: Callable[[], float]
+) -> Tap:
+    """The tap for an answer on one of `OF_BYTES`, by what its headers say that it is."""
+    kind = next((value for name, value in headers if name == b"content-type"), b"")
+    kind = kind.partition(b";")[0].strip().lower()
+    if surface not in ("files", "batches"):
+        if kind == b"text/event-stream":
+            return StreamTap(surface, encoding, now)
+        if kind.endswith((b"/json", b"+json")):
+            return WholeTap(surface, encoding)
+    return BytesTap(surface, encoding, is_text=surface == "audio" and kind.startswith(b"text/"))
 
 
 def _parse(data: bytes) -> Any:

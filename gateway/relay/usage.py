@@ -284,16 +284,64 @@ def _embeddings(reading: Reading, body: dict[str, Any]) -> bool:
     return True
 
 
+def _media(reading: Reading, body: dict[str, Any]) -> bool:
+    """Audio and images: whole answers have no finish; each stream ends with an event of its own."""
+    _model(reading, body)
+    kind = body.get("type")
+    if type(kind) is not str:
+        reading.is_without_finish = True
+        reading.text(body.get("text"))
+    elif kind.endswith(".delta"):
+        reading.text(body.get("delta"))  # of a transcript; sound and pictures are no text
+    elif kind.endswith((".done", ".completed")):
+        reading.finish = kind.rpartition(".")[2]
+    usage = _object(body.get("usage"))
+    reading.usage(
+        prompt=usage.get("input_tokens"),
+        cached=_object(usage.get("input_tokens_details")).get("cached_tokens"),
+        output=usage.get("output_tokens"),
+    )
+    _cost(reading, usage)
+    reading.is_failed |= "error" in body or kind == "error"
+    return True
+
+
+def _pictures(reading: Reading, body: dict[str, Any]) -> bool:
+    """As with sound."""
+    return _media(reading, body)
+
+
+def _verdict(reading: Reading, body: dict[str, Any]) -> bool:
+    """Moderations: no tokens are counted."""
+    _model(reading, body)
+    reading.is_without_finish = True
+    return True
+
+
+def _unread(reading: Reading, body: dict[str, Any]) -> bool:
+    """Files and batches are nobody's business but the client's."""
+    return True
+
+
 _RESPONSES_ENDS = ("completed", "incomplete", "failed", "cancelled")
 _READERS: dict[Surface, Reader] = {
     "chat": _chat,
     "completions": _chat,
     "responses": _responses,
     "embeddings": _embeddings,
+    "audio": _media,
+    "images": _pictures,
+    "moderations": _verdict,
+    "files": _unread,
+    "batches": _unread,
     "messages": _messages,
     "count_tokens": _count,
     "gemini": _gemini,
 }
+
+
+# Their answers have no words, however large they are.
+WORDLESS = frozenset({_embeddings, _count, _pictures, _verdict, _unread})
 
 
 def _model(reading: Reading, body: dict[str, Any]) -> None:

@@ -10,20 +10,25 @@ from functools import cached_property
 
 from gateway.errors import ApiError
 from gateway.exchange import header_text
-from gateway.settings.types import BackendSettings, Settings, Surface
+from gateway.settings.types import BackendSettings, Settings, Spoken, Surface
 from proto.limits import KNOWN_NAMES_LISTED
 
 FOUND_NAMES = 1_000  # remembered; a client may ask for any name that begins with a prefix
 
-_OPENAI: tuple[Surface, ...] = ("chat", "completions", "responses", "embeddings")
-_LOCAL: tuple[Surface, ...] = ("chat", "completions", "embeddings")
-_ENGINE: tuple[Surface, ...] = ("chat", "completions")
-_ANTHROPIC: tuple[Surface, ...] = ("messages", "count_tokens")
+_OPENAI: tuple[Spoken, ...] = (
+    "chat", "completions", "responses", "embeddings", "audio", "images", "moderations",
+)  # fmt: skip
+_LOCAL: tuple[Spoken, ...] = ("chat", "completions", "embeddings")
+_ENGINE: tuple[Spoken, ...] = ("chat", "completions")
+_ANTHROPIC: tuple[Spoken, ...] = ("messages", "count_tokens")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a request goes. `backend` None means our own engine; `model` is the name sent there."""
+    """Where a request goes. `backend` None means our own engine; `model` is the name sent there.
+
+    `model` is "" for what names no model.
+    """
 
     backend: str | None
     model: str
@@ -31,7 +36,8 @@ class Target:
     @cached_property
     def routed_via(self) -> str:
         """How the answer's header names it."""
-        return f"{self.backend or 'worker'}/{self.model}"
+        backend = self.backend or "worker"
+        return f"{backend}/{self.model}" if self.model else backend
 
     @cached_property
     def via_header(self) -> bytes:
@@ -50,6 +56,8 @@ class RoutingTable:
         self._listed = listed
         self._engine_model = settings.worker.model_name if settings.worker else None
         self._spoken = {name: spoken_by(backend) for name, backend in settings.backends.items()}
+        defaults = [name for name, backend in settings.backends.items() if backend.default]
+        self._default = Target(defaults[0], "") if defaults else None
         self._routes: dict[str, Target] = {}
         self._route_models: dict[str, Target] = {}
         self._found: dict[str, Target] = {}  # at most FOUND_NAMES
@@ -60,7 +68,12 @@ class RoutingTable:
             self._route_models.setdefault(target.model, target)
 
     def find(self, model: str) -> Target | None:
-        """The target of a name, or None; looked up once, until a backend lists other models."""
+        """The target of a name, or None; looked up once, until a backend lists other models.
+
+        "" is the name of no model: it leads to the default backend.
+
+        Raises: ApiError 404 `no_default_backend` when there is none.
+        """
         target = self._found.get(model)
         if target is None and (target := self._look_up(model)) is not None:
             if len(self._found) >= FOUND_NAMES:
@@ -74,6 +87,10 @@ class RoutingTable:
 
     def _look_up(self, model: str) -> Target | None:
         """The order is the contract."""
+        if not model:
+            if self._default is None:
+                raise _no_default()
+            return self._default
         if model == self._engine_model:
             return Target(None, model)
         if (routed := self._routes.get(model)) is not None:
@@ -113,7 +130,7 @@ class RoutingTable:
                 param="model",
             )
         spoken = self.speaks(target)
-        if surface not in spoken:
+        if surface not in spoken and target is not self._default:
             raise ApiError(
                 404,
                 "surface_not_served",
@@ -122,7 +139,7 @@ class RoutingTable:
             )
         return target
 
-    def speaks(self, target: Target) -> tuple[Surface, ...]:
+    def speaks(self, target: Target) -> tuple[Spoken, ...]:
         """The surfaces on which a target answers."""
         if target.backend is None:
             return _ENGINE
@@ -153,7 +170,15 @@ class RoutingTable:
         return max(claims, key=lambda claim: claim[0])[1] if claims else None
 
 
-def spoken_by(backend: BackendSettings) -> tuple[Surface, ...]:
+def _no_default() -> ApiError:
+    message = (
+        "Files and batches name no model, and no backend takes them here: "
+        "the operator can mark one with 'default: true' under 'backends'."
+    )
+    return ApiError(404, "no_default_backend", message)
+
+
+def spoken_by(backend: BackendSettings) -> tuple[Spoken, ...]:
     """The surfaces a backend speaks: as configured, else by its kind and flavor."""
     if backend.speaks is not None:
         return backend.speaks

@@ -153,6 +153,7 @@ def _check(reader: Reader, settings: Settings) -> None:
     _check_server(reader, settings)
     for name, backend in settings.backends.items():
         _check_backend(reader, f"backends.{name}", backend)
+    _check_default(reader, settings)
     _check_routes(reader, settings)
     _check_keys(reader, settings)
     _check_prices(reader, settings)
@@ -187,12 +188,21 @@ def _check_backend(reader: Reader, where: str, backend: BackendSettings) -> None
         reader.note(f"{where}.base_url", f"{where}.base_url: credentials belong under 'keys'")
     if len(backend.keys) > 1:
         reader.note(f"{where}.keys", f"{where}.keys: one key can be used today, give one")
-    for clock in ("connect_s", "first_event_s", "idle_s", "total_s"):
+    for clock in ("connect_s", "first_event_s", "idle_s", "total_s", "heartbeat_s"):
         if getattr(backend, clock) < 0:
             reader.note(f"{where}.{clock}", f"{where}.{clock}: expected at least 0")
     for name, value in backend.headers.items():
         if not name.replace("-", "").isalnum() or not value.isprintable() or not value.isascii():
             reader.note(f"{where}.headers.{name}", f"{where}.headers: {name!r} is no valid header")
+
+
+def _check_default(reader: Reader, settings: Settings) -> None:
+    first, *others = [name for name, backend in settings.backends.items() if backend.default] or [
+        ""
+    ]
+    for name in others:
+        where = f"backends.{name}.default"
+        reader.note(where, f"{where}: backends.{first} is the default already, and there is one")
 
 
 def _check_routes(reader: Reader, settings: Settings) -> None:

@@ -11,9 +11,12 @@ from typing import Literal
 
 from proto.worker_settings import WorkerSettings
 
-Surface = Literal[
-    "chat", "completions", "responses", "embeddings", "messages", "count_tokens", "gemini"
-]
+# What a request that names a model may be, and a backend may speak.
+Spoken = Literal[
+    "chat", "completions", "responses", "embeddings", "audio", "images", "moderations",
+    "messages", "count_tokens", "gemini",
+]  # fmt: skip
+Surface = Literal[Spoken, "files", "batches"]  # the last two name no model
 BackendKind = Literal["openai", "anthropic", "gemini"]
 Window = Literal["day", "month", "1h", "1d", "30d"]
 Flavor = Literal["none", "vllm", "sglang", "llamacpp", "openrouter"]
@@ -57,10 +60,11 @@ class BackendSettings:
     kind: BackendKind
     base_url: str
     flavor: Flavor = "none"
-    speaks: tuple[Surface, ...] | None = None
+    speaks: tuple[Spoken, ...] | None = None
     keys: tuple[BackendKey, ...] = ()
     models: Literal["auto"] | tuple[str, ...] = "auto"
     prefix: str | None = None
+    default: bool = False
     stream_usage: Literal["client", "inject"] = "client"
     tokens_per_delta: Literal["one", "unknown"] = "unknown"
     tokenize: bool = True
@@ -68,6 +72,7 @@ class BackendSettings:
     first_event_s: float = 300.0
     idle_s: float = 120.0
     total_s: float = 0.0
+    heartbeat_s: float = 0.0
     max_in_flight: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     tls_verify: bool = True

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -15,7 +15,7 @@ from gateway.exchange import Exchange, header_text
 from gateway.middleware.auth import Auth
 from gateway.middleware.request_id import RequestIds
 from gateway.relay.usage import Reading, reader_of
-from gateway.routing.table import RoutingTable, Target, shadowed_models
+from gateway.routing.table import RoutingTable, Target, shadowed_models, spoken_by
 from gateway.settings.types import (
     BackendSettings,
     ClientKey,
@@ -24,6 +24,7 @@ from gateway.settings.types import (
     Secret,
     ServerSettings,
     Settings,
+    Surface,
     WorkerHostSettings,
 )
 
@@ -67,12 +68,40 @@ TABLE = RoutingTable(SETTINGS, lambda name: LISTED[name])
         ("three/unlisted", None),
         ("tandemllm", None),
         ("quickk", None),
-        ("", None),
         ("one/", None),
     ],
 )
 def test_a_name_leads_to_exactly_one_place(model: str, target: Target | None) -> None:
     assert TABLE.find(model) == target
+
+
+def test_no_name_leads_to_the_default_alone() -> None:
+    """Without one nothing takes it: no route, no prefix, no worker that answers any name."""
+    backends = {**SETTINGS.backends, "last": openai(default=True)}
+    table = RoutingTable(Settings(backends=backends), lambda name: [""])
+    assert table.resolve("", "files") == Target("last", "")
+    assert table.resolve("", "batches").routed_via == "last"
+    for settings in (SETTINGS, Settings(worker=WorkerHostSettings())):
+        with pytest.raises(ApiError) as fault:
+            RoutingTable(settings, lambda name: [""]).find("")
+        assert (fault.value.status, fault.value.code) == (404, "no_default_backend")
+
+
+@pytest.mark.parametrize(
+    ("backend", "surfaces"),
+    [
+        (openai(), ("chat", "completions", "responses", "embeddings", "audio", "images",
+                    "moderations")),
+        (openai(flavor="vllm"), ("chat", "completions", "embeddings")),
+        (openai(flavor="openrouter"), ("chat", "completions")),
+        (openai(kind="anthropic"), ("messages", "count_tokens")),
+        (openai(kind="gemini"), ("gemini",)),
+        (openai(flavor="vllm", speaks=("audio",)), ("audio",)),
+    ],
+)  # fmt: skip
+def test_a_backend_speaks_by_its_kind_and_flavor(backend: Any, surfaces: Any) -> None:
+    """The table of docs/configuration.md; what is configured goes before it."""
+    assert spoken_by(backend) == surfaces
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
@@ -378,6 +407,6 @@ def test_readers_take_any_json_without_a_fault(tmp_path: Path) -> None:
     odd: list[Any] = [None, 5, "x", [], {}, [5], {"a": 1}]
     keys = ("choices", "usage", "delta", "message", "response", "type", "content", "candidates",
             "usageMetadata", "model", "output", "finish_reason", "object", "status")  # fmt: skip
-    for surface in ("chat", "responses", "messages", "gemini", "embeddings", "count_tokens"):
+    for surface in get_args(Surface):
         for value in odd:
-            reader_of(surface)(Reading(), dict.fromkeys(keys, value))  # type: ignore[arg-type]
+            reader_of(surface)(Reading(), dict.fromkeys(keys, value))

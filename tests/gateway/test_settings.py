@@ -118,6 +118,14 @@ def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> No
         ("worker: {}\nserver: {port: " + "9" * 5000 + "}",
          "2: server.port: expected a whole number, found '" + "9" * 64 + "'"),
         ("worker: {}\nkeys: [{label: a}]", "2: keys[0]: give exactly one of 'sha256' and 'secret'"),
+        ("backends:\n  a: {kind: openai, base_url: http://x, default: true}\n"
+         "  b: {kind: openai, base_url: http://y, default: true}",
+         "3: backends.b.default: backends.a is the default already, and there is one"),
+        ("backends: {b: {kind: openai, base_url: http://x, heartbeat_s: -1}}",
+         "1: backends.b.heartbeat_s: expected at least 0"),
+        ("backends: {b: {kind: openai, base_url: http://x, speaks: [files]}}",
+         "1: backends.b.speaks[0]: expected one of chat, completions, responses, embeddings, "
+         "audio, images, moderations, messages, count_tokens, gemini, found 'files'"),
         *[(f"worker: {{}}\nprices: [{{model: m, currency: USD, per_request: 1}}]\nkeys:\n"
            f"  - {{label: a, sha256: {'a' * 64}, budget: {budget}}}", problem)
           for budget, problem in (

@@ -141,7 +141,8 @@ class Cases:
     ) -> Case:
         self._count += 1
         framing = self._framings.draw_of(FRAMINGS if sent.body is not None else WITHOUT_BODY)
-        kinds = [self._sent.draw_of(_sent_by(framing)) for _ in range(3)]
+        drawn = [self._sent.draw_of(_sent_by(framing)) for _ in range(3)]
+        kinds = list(dict.fromkeys(drawn))  # "many" twice would be more than a head may have
         request = self._request(sent, framing, kinds, headers.credentials(credential))
         answered = self._answered.draw()
         reply = replace(reply, headers=reply.headers + headers.answered(answered, self._rng))
