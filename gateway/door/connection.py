@@ -28,6 +28,7 @@ from gateway.exchange import ClientLeft, Exchange, Headers
 from gateway.outbox import Outbox
 from proto.limits import (
     HEADER_BLOCK_BYTES,
+    HEADER_COUNT,
     PIPELINED_BYTES,
     PIPELINED_REQUESTS,
     REQUEST_LINE_BYTES,
@@ -39,9 +40,18 @@ BODY_S = 60.0  # between two pieces of a body
 LINGER_S = 2.0  # a client that is still sending may read our answer first
 LINE_REST_BYTES = len(" HTTP/1.1\r\n") + 1  # of a request line beside method and target
 
+
+class _Unread(Headers):
+    """Headers that nobody reads: what comes behind a body."""
+
+    def append(self, header: tuple[bytes, bytes]) -> None:
+        """Forgets it."""
+
+
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
+_UNREAD = _Unread()
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
@@ -75,6 +85,8 @@ class ClientConnection(asyncio.Protocol):
         self._head_bytes = 0  # of the head that is arriving, in data before this one
         self._fed_bytes = 0
         self._receiving: Exchange | None = None  # its body is arriving
+        self._body_mark = ("", 0)  # whose body had come how far
+        self._apart_bytes = 0  # of data since then
         self._running: Exchange | None = None
         self._waiting: deque[Exchange] = deque()  # at most PIPELINED_REQUESTS
         self._in_head = False
@@ -110,14 +122,15 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(malformed("the request is not HTTP/1.1"))
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > REQUEST_LINE_BYTES + HEADER_BLOCK_BYTES + len(data):
+            most_bytes = REQUEST_LINE_BYTES + HEADER_BLOCK_BYTES + len(data)
+            if self._head_bytes > most_bytes or len(self._headers) > HEADER_COUNT:
                 self._refuse(headers_too_large())
             elif self._head_bytes == len(data) and self._running is None:
                 self._expire_in(HEAD_S)  # once: not again with every piece of it
         if self._running is None and self._waiting:
             self._run_next()
-        elif self._receiving is not None and self._receiving is self._running:
-            self._expire_in(BODY_S)
+        elif self._receiving is not None:
+            self._note_body(self._receiving, len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.connections.discard(self)
@@ -169,7 +182,7 @@ class ClientConnection(asyncio.Protocol):
         if self._parser.should_upgrade():
             return  # the parser stops here: see `_decline_upgrade`
         exchange = self._new_exchange()
-        self._headers = []  # what comes behind the body are no headers
+        self._headers = _UNREAD
         if (fault := self._head_fault(exchange)) is not None:
             self._refuse(fault, exchange)
             return
@@ -286,6 +299,20 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
         self._transport.close()
 
+    def _note_body(self, exchange: Exchange, data_bytes: int) -> None:
+        """A body goes on. Trailers and chunk extensions in its place have the bounds of a head."""
+        mark = (exchange.request_id, exchange.body_bytes)
+        if mark != self._body_mark:
+            self._body_mark, self._apart_bytes = mark, 0
+        else:
+            self._apart_bytes += data_bytes
+            if self._apart_bytes > HEADER_BLOCK_BYTES:
+                self._refuse(headers_too_large())
+                return
+        exchange.gather_body()
+        if exchange is self._running:
+            self._expire_in(BODY_S)
+
     def _method(self) -> bytes:
         return bytes(self._parser.get_method())
 
@@ -318,8 +345,10 @@ class ClientConnection(asyncio.Protocol):
     def _head_fault(self, exchange: Exchange) -> ApiError | None:
         """What is wrong with a head that is HTTP; also notes how the connection goes on."""
         version = self._parser.get_http_version()
-        self.speaks_chunked = version == "1.1"
-        self._keeps_alive = self.speaks_chunked and self._parser.should_keep_alive()
+        if version != "1.1":
+            exchange.speaks_chunked = exchange.keeps_connection = False
+        elif not self._parser.should_keep_alive():
+            exchange.keeps_connection = False
         head_bytes = self._head_bytes + self._fed_bytes
         return head_fault(exchange.headers, exchange.fields, version, at_most_bytes=head_bytes)
 
@@ -348,6 +377,8 @@ class ClientConnection(asyncio.Protocol):
         if self._running is not None or not self._waiting:
             return
         self._running = exchange = self._waiting.popleft()
+        self.speaks_chunked = exchange.speaks_chunked
+        self._keeps_alive = exchange.keeps_connection
         self._expire_in(None)
         if self._is_deaf and not self._waiting:
             self._keeps_alive = False
