@@ -16,11 +16,17 @@ _EXTENSION = rb';%b(?:=(?:%b|"[\t !#-\[\]-~\x80-\xff]*"))?' % (TOKEN, TOKEN)
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})(?:%b)*" % _EXTENSION)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 
+_FRAMING = (b"transfer-encoding", b"content-length")
+
 Fields = list[tuple[bytes, bytes]]
 
 
 class Malformed(Exception):
     """Not HTTP/1.1, or not in only one way."""
+
+
+class Odd(Malformed):
+    """Not as it should be, but it can be read in one way only: whether to refuse it is a choice."""
 
 
 class NotWhole(Exception):
@@ -134,7 +140,9 @@ def _body(
                 raise Malformed("the size of a chunk")
             size = int(found[1], 16)
             if size == 0:
-                _, at = _fields(data, at)
+                trailers, at = _fields(data, at)
+                if any(name in _FRAMING for name, _ in trailers):
+                    raise Odd("a trailer that must not be one")
                 return message, at
         except NotWhole:
             raise NotWhole(message) from None
