@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from gateway.errors import ApiError, error_body
 from gateway.settings.types import Surface
-from proto.limits import BODY_PIECES, UNREAD_BODY_BYTES
+from proto.limits import BODY_PIECES, HEADER_BLOCK_BYTES, UNREAD_BODY_BYTES
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -88,6 +88,8 @@ class Exchange:
     is_body_whole = False  # the request has arrived to its end
     body_bytes = 0  # how much of the body has arrived
     _limit_bytes: int = UNREAD_BODY_BYTES
+    _seen_bytes = 0  # of the body, when data came last
+    _apart_bytes = 0  # of data since then
     _gathered: bytearray | None = None  # what came before the pieces, when they were many
     _is_chunked = False
     _is_over = False
@@ -162,12 +164,20 @@ class Exchange:
             self.fail_body(too_large(self._limit_bytes))
             self._drop_body()
 
-    def gather_body(self) -> None:
-        """Makes one of many small pieces: each of them costs more than the bytes in it."""
-        if len(self._pieces) > BODY_PIECES:
+    def note_data(self, data_bytes: int) -> bool:
+        """More came for a body that had begun. False: and too much of it is none.
+
+        Trailers and the extensions of chunks have the bounds of a head.
+        """
+        if self.body_bytes == self._seen_bytes:
+            self._apart_bytes += data_bytes
+            return self._apart_bytes <= HEADER_BLOCK_BYTES
+        self._seen_bytes, self._apart_bytes = self.body_bytes, 0
+        if len(self._pieces) > BODY_PIECES:  # each costs more than the bytes in it
             self._gathered = self._gathered if self._gathered is not None else bytearray()
             self._gathered += b"".join(self._pieces)
             self._pieces.clear()
+        return True
 
     def finish_body(self) -> None:
         """The whole body is here."""

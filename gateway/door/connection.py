@@ -17,6 +17,7 @@ from typing import Protocol, cast
 import httptools
 
 from gateway.door.head import (
+    UNREAD,
     head_fault,
     head_without_offer,
     headers_too_large,
@@ -40,18 +41,9 @@ BODY_S = 60.0  # between two pieces of a body
 LINGER_S = 2.0  # a client that is still sending may read our answer first
 LINE_REST_BYTES = len(" HTTP/1.1\r\n") + 1  # of a request line beside method and target
 
-
-class _Unread(Headers):
-    """Headers that nobody reads: what comes behind a body."""
-
-    def append(self, header: tuple[bytes, bytes]) -> None:
-        """Forgets it."""
-
-
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
-_UNREAD = _Unread()
 _LOOPBACK = ("127.", "::1", "::ffff:127.")
 
 
@@ -85,8 +77,6 @@ class ClientConnection(asyncio.Protocol):
         self._head_bytes = 0  # of the head that is arriving, in data before this one
         self._fed_bytes = 0
         self._receiving: Exchange | None = None  # its body is arriving
-        self._body_mark = ("", 0)  # whose body had come how far
-        self._apart_bytes = 0  # of data since then
         self._running: Exchange | None = None
         self._waiting: deque[Exchange] = deque()  # at most PIPELINED_REQUESTS
         self._in_head = False
@@ -129,8 +119,11 @@ class ClientConnection(asyncio.Protocol):
                 self._expire_in(HEAD_S)  # once: not again with every piece of it
         if self._running is None and self._waiting:
             self._run_next()
-        elif self._receiving is not None:
-            self._note_body(self._receiving, len(data))
+        elif (exchange := self._receiving) is not None:
+            if not exchange.note_data(len(data)):
+                self._refuse(headers_too_large())
+            elif exchange is self._running:
+                self._expire_in(BODY_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.connections.discard(self)
@@ -182,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
         if self._parser.should_upgrade():
             return  # the parser stops here: see `_decline_upgrade`
         exchange = self._new_exchange()
-        self._headers = _UNREAD
+        self._headers = UNREAD
         if (fault := self._head_fault(exchange)) is not None:
             self._refuse(fault, exchange)
             return
@@ -298,20 +291,6 @@ class ClientConnection(asyncio.Protocol):
         assert self._transport is not None
         self.flush()
         self._transport.close()
-
-    def _note_body(self, exchange: Exchange, data_bytes: int) -> None:
-        """A body goes on. Trailers and chunk extensions in its place have the bounds of a head."""
-        mark = (exchange.request_id, exchange.body_bytes)
-        if mark != self._body_mark:
-            self._body_mark, self._apart_bytes = mark, 0
-        else:
-            self._apart_bytes += data_bytes
-            if self._apart_bytes > HEADER_BLOCK_BYTES:
-                self._refuse(headers_too_large())
-                return
-        exchange.gather_body()
-        if exchange is self._running:
-            self._expire_in(BODY_S)
 
     def _method(self) -> bytes:
         return bytes(self._parser.get_method())

@@ -9,6 +9,15 @@ from gateway.errors import ApiError
 from gateway.exchange import Headers
 from proto.limits import HEADER_BLOCK_BYTES, HEADER_COUNT
 
+
+class _Unread(Headers):
+    """Headers that nobody reads: what comes behind a body."""
+
+    def append(self, header: tuple[bytes, bytes]) -> None:
+        """Forgets it."""
+
+
+UNREAD = _Unread()
 _OFFERS = frozenset({b"upgrade", b"http2-settings"})
 
 

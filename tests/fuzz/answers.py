@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gateway.outbox import Outbox
 from gateway.relay.connection import Connection, UpstreamBroken, UpstreamFault
 from tests.fuzz import rfc9112
 from tests.fuzz.wire import WAITS, ManualLoop, Transport, cuts, kept_bytes, run_now
@@ -22,6 +23,7 @@ READS, TO_HEAD, ENDS_BADLY, RECEIVER_FAILS, ASKS_AGAIN, FLOODS = 1, 2, 4, 8, 16,
 _SLACK_BYTES = 4096  # for the objects themselves
 _FLOOD = b"a" * 2048
 _loop = ManualLoop()
+_outbox = Outbox(_loop)
 
 
 class Refused(Exception):
@@ -80,7 +82,7 @@ def check(data: bytes) -> None:
 
 
 def _exchange(way: int, sent: bytes, lengths: bytes) -> Got:
-    connection, transport = Connection(_loop), Transport()
+    connection, transport = Connection(_loop, _outbox), Transport()
     connection.connection_made(transport)
     got = _one(connection, transport, way, sent, lengths)
     if got.is_kept:
@@ -96,7 +98,7 @@ def _one(
 ) -> Got:
     receiver = None if way & READS else _Receiver(1 if way & RECEIVER_FAILS else None)
     method = b"HEAD" if way & TO_HEAD else b"POST"
-    connection.start(method + b" / HTTP/1.1\r\n\r\n", b"", receiver)
+    ended = connection.start(method + b" / HTTP/1.1\r\n\r\n", b"", receiver)
     got = receiver.got if receiver is not None else Got()
     for piece in cuts(sent, lengths):
         if transport.is_over:
@@ -114,7 +116,7 @@ def _one(
     _close(connection, way)
     if receiver is None:
         _read(connection, got)
-    got.end = _outcome(connection, receiver)
+    got.end = _outcome(connection, ended, receiver)
     return got
 
 
@@ -134,12 +136,15 @@ def _read(connection: Connection, got: Got) -> None:
         return  # its kind is asked for at the end
 
 
-def _outcome(connection: Connection, receiver: _Receiver | None) -> str:
-    waits = connection.ended() if receiver is not None else connection.has_head()
+def _outcome(
+    connection: Connection, ended: asyncio.Future[None], receiver: _Receiver | None
+) -> str:
     try:
-        if run_now(waits) is WAITS:
-            return "waits"
-        if receiver is None and run_now(connection.read()) is WAITS:
+        if receiver is not None:
+            if not ended.done():
+                return "waits"
+            ended.result()
+        elif run_now(connection.has_head()) is WAITS or run_now(connection.read()) is WAITS:
             return "waits"
     except UpstreamBroken as fault:
         return "too large" if "too large" in str(fault) else f"broken {fault.before_answer}"
@@ -157,7 +162,7 @@ def _check_memory(connection: Connection, piece_bytes: int) -> None:
 
 def _flood(way: int, sent: bytes) -> None:
     """Whatever came before: what belongs to no body is not taken for ever."""
-    connection, transport = Connection(_loop), Transport()
+    connection, transport = Connection(_loop, _outbox), Transport()
     connection.connection_made(transport)
     receiver = None if way & READS else _Receiver(None)
     connection.start(b"POST / HTTP/1.1\r\n\r\n", b"", receiver)

@@ -16,7 +16,14 @@ import zstandard
 from gateway.errors import ApiError, error_body
 from gateway.ledger.entry import body_hash
 from gateway.surfaces.encoding import decoded_body
-from gateway.surfaces.envelope import Envelope, model_of, read_envelope, with_value
+from gateway.surfaces.envelope import (
+    Envelope,
+    edited,
+    member_edit,
+    model_of,
+    read_envelope,
+    value_edit,
+)
 from gateway.surfaces.request import prompt_bytes
 
 LIMITS: dict[str, Any] = {"gateway.surfaces.encoding.LEAST_UNPACKED_BYTES": 2048}
@@ -25,6 +32,7 @@ ENCODINGS = (None, b"gzip", b"br", b"zstd", b"deflate", b"identity", b"rot13", b
 BODY_LIMITS = (64, 1024, 4096, 65_536)
 IS_PACKED, IS_BOMB = 1, 2
 BOMB_TIMES = 4096
+OBJECT, MEMBER = "stream_options", "include_usage"
 
 
 def check(data: bytes) -> None:
@@ -74,21 +82,39 @@ def _check_envelope(body: bytes) -> None:
         assert (fault.status, fault.param) == (400, "model")
     for name in envelope.spans:
         _check_edit(envelope, name, body)
+    _check_member(envelope)
 
 
 def _check_edit(envelope: Envelope, name: str, body: bytes) -> None:
     """One value is another one, and every other byte is as it was."""
     value = 'größer/"quoted" \u2028'
-    edited = with_value(envelope, name, value)
+    changed = edited(envelope.text, [value_edit(envelope, name, value)])
     start, end = envelope.spans[name]
     before, after = envelope.text[:start].encode(), envelope.text[end:].encode()
-    assert edited.startswith(before)
-    assert edited.endswith(after)
+    assert changed.startswith(before)
+    assert changed.endswith(after)
     pairs = _pairs(envelope.text)
     last = max(number for number, pair in enumerate(pairs) if pair[0] == name)
     pairs[last] = (name, value)
-    assert _pairs(edited.decode()) == pairs
-    assert read_envelope(edited).fields == dict(pairs)
+    assert _pairs(changed.decode()) == pairs
+    assert read_envelope(changed).fields == dict(pairs)
+
+
+def _check_member(envelope: Envelope) -> None:
+    """One member is set in an object, and everything else means what it did."""
+    set_edit = member_edit(envelope, OBJECT, MEMBER, "true")
+    pairs = dict(_pairs(envelope.text))
+    before = pairs.get(OBJECT)
+    if set_edit is None:
+        assert not pairs or OBJECT in pairs
+        return
+    edits = [set_edit]
+    if "model" in envelope.spans:
+        edits.append(value_edit(envelope, "model", "another"))
+        pairs["model"] = "another"
+    assert before is None or isinstance(before, dict)
+    pairs[OBJECT] = {**(before or {}), MEMBER: True}
+    assert json.loads(edited(envelope.text, edits), parse_int=_integer) == pairs
 
 
 def _check_refusal(body: bytes) -> None:
@@ -165,6 +191,9 @@ def _seeds() -> Iterator[bytes]:
         b' { "model" : "m\\u00e9" ,\n"n":1.5e3, "x":null,"y":[[]],"z":{"a":{}} } ',
         b'{"model":"a","model":"b","":1,"\\u006dodel":"c"}',
         '{"model":"größer","🙂":"🙂","s":"\\ud83d"}'.encode(),
+        b'{"model":"m","stream_options":{"include_usage":false,"x":[1]},"z":1}',
+        b'{"stream_options" : { } , "model":"m"}', b'{"stream_options":null}',
+        b'{"model":"m","stream_options":{"a":1,"include_usage" : null }}',
         b"{}", b"{ }", b"[]", b"", b"null", b'{"a":NaN}', b'{"a":Infinity}', b'{"a":-Infinity}',
         b'{"a":1}{"b":2}', b'{"a":1,}', b'{"a" 1}', b'{a:1}', b'{"a":01}', b'{"a":"\x01"}',
         b"\xef\xbb\xbf{}", b"\xff\xfe{}", b'{"a":"\xed\xa0\x80"}',
@@ -188,6 +217,6 @@ FINDS: dict[str, bytes] = {
 }
 SEEDS: list[bytes] = [*_seeds(), *FINDS.values()]
 WORDS: list[bytes] = [
-    b'"model":', b"null", b"true", b"NaN", b"\\ud800", b"\\u0000", b"1e5", b"[[[[", b'{"":',
-    b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd",
+    b'"model":', b'"stream_options":{', b'"include_usage":', b"null", b"true", b"NaN", b"\\ud800",
+    b"\\u0000", b"1e5", b"[[[[", b'{"":', b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd",
 ]  # fmt: skip

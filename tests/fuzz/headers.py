@@ -13,6 +13,7 @@ from gateway.door.connection import ClientConnection
 from gateway.errors import ApiError
 from gateway.exchange import Exchange, Headers
 from gateway.middleware.auth import Auth, shown_key
+from gateway.outbox import Outbox
 from gateway.relay.connection import Connection
 from gateway.relay.headers import answer_head, request_head
 from gateway.routes import Endpoints, Router, url_table
@@ -42,6 +43,7 @@ FORWARDED = {b"forwarded", b"x-real-ip", b"via"}
 PREFIXES = (b"x-forwarded-", b"x-tandem-")
 ALIAS = "of another name"
 _loop = ManualLoop()
+_outbox = Outbox(_loop)
 _KINDS = (("openai", "/v1"), ("openai", ""), ("openai", "/api/paas/v4"), ("anthropic", ""),
           ("gemini", "/v1beta"))  # fmt: skip
 _BACKENDS = [
@@ -76,6 +78,7 @@ class _Door:
 
     def __init__(self) -> None:
         self.loop = _loop
+        self.outbox = Outbox(_loop)
         self.connections: set[ClientConnection] = set()
         self.is_closing = False
         self.accepted: list[Exchange] = []
@@ -192,7 +195,7 @@ class _Receiver:
 
 
 def _answered(sent: bytes) -> Headers | None:
-    connection, receiver = Connection(_loop), _Receiver()
+    connection, receiver = Connection(_loop, _outbox), _Receiver()
     connection.connection_made(Transport())
     connection.start(b"POST / HTTP/1.1\r\n\r\n", b"", receiver)
     connection.data_received(sent)

@@ -12,6 +12,7 @@ from itertools import count
 from gateway.door.connection import ClientConnection
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
+from gateway.outbox import Outbox
 from tests.fuzz import rfc9112
 from tests.fuzz.wire import ManualLoop, Transport, cuts, kept_bytes
 
@@ -26,6 +27,7 @@ LIMITS = {
     "gateway.door.connection.PIPELINED_REQUESTS": 3,
     "gateway.door.connection.PIPELINED_BYTES": 256,
     "gateway.exchange.BODY_PIECES": 16,
+    "gateway.exchange.HEADER_BLOCK_BYTES": 512,
     "gateway.exchange.Exchange._limit_bytes": UNREAD_BYTES,  # until the body is read
 }
 MOST_BYTES = 4096
@@ -61,6 +63,7 @@ class _Door:
 
     def __init__(self, way: int) -> None:
         self.loop = _loop
+        self.outbox = Outbox(_loop)
         self.connections: set[ClientConnection] = set()
         self.is_closing = False
         self.served: list[Served] = []

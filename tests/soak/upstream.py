@@ -18,9 +18,7 @@ class Upstream:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._accept, "127.0.0.1", 0, backlog=1024
-        )
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
