@@ -6,9 +6,13 @@ LLAMACPP_VENV ?= .venv-llamacpp
 PEERS_VENV ?= .venv-peers
 PYTEST ?= -q
 BENCH ?=
+FUZZ_VENV ?= .venv-fuzz
+FUZZ_S ?= 600
+FUZZ ?=
+SOAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateway test-llamacpp bench-gateway first-use lint format lock
+.PHONY: help run test test-gateway test-llamacpp bench-gateway fuzz soak first-use lint format lock
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -40,6 +44,14 @@ bench-gateway: ## what a request costs here, in nginx, Envoy and LiteLLM (6 min;
 	@scripts/setup $(GATEWAY_VENV) test
 	@bench/setup-peers $(PEERS_VENV)
 	@$(GATEWAY_VENV)/bin/python -m bench.gateway --tandem $(GATEWAY_VENV)/bin/tandem --peers $(PEERS_VENV)/bin $(BENCH)
+
+fuzz: ## look for inputs that break the gateway (FUZZ_S=600: for so many seconds)
+	@scripts/setup $(FUZZ_VENV) fuzz
+	@PYTHONPATH=. nice -n 15 $(FUZZ_VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_S) $(FUZZ)
+
+soak: ## 10,000 requests of every kind: what they leave behind, what refused ones cost a stream
+	@scripts/setup $(GATEWAY_VENV) test
+	@PYTHONPATH=. $(GATEWAY_VENV)/bin/python -m tests.soak $(SOAK)
 
 first-use: ## `make run` as a newcomer sees it: serving, one answer, a clean end
 	@scripts/first-use

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from gateway.errors import ApiError, error_body
 from gateway.settings.types import Surface
+from proto.limits import BODY_PIECES, HEADER_BLOCK_BYTES, UNREAD_BODY_BYTES
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -77,6 +78,8 @@ class Exchange:
     rest = ""
     surface: Surface = "chat"
     is_peer_local = False
+    speaks_chunked = True  # the client, in this request; false in HTTP/1.0
+    keeps_connection = True  # the client may ask more over the same connection
     fault: ApiError | None = None  # known before anybody looked at the request
     body = b""
     has_started = False
@@ -84,7 +87,10 @@ class Exchange:
     task: asyncio.Task[None] | None = None
     is_body_whole = False  # the request has arrived to its end
     body_bytes = 0  # how much of the body has arrived
-    _limit_bytes: int | None = None
+    _limit_bytes: int = UNREAD_BODY_BYTES
+    _seen_bytes = 0  # of the body, when data came last
+    _apart_bytes = 0  # of data since then
+    _gathered: bytearray | None = None  # what came before the pieces, when they were many
     _is_chunked = False
     _is_over = False
     _has_begun = False
@@ -133,26 +139,45 @@ class Exchange:
             self._line.close_after()
             raise too_large(limit_bytes)
         pieces, self._pieces = self._pieces, []
+        if self._gathered is not None:
+            pieces.insert(0, bytes(self._gathered))
+            self._gathered = None
         self.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return self.body
 
     async def _rest_of_body(self, limit_bytes: int) -> None:
-        declared = self.fields.get(b"content-length", b"0")
+        declared = self.fields.get(b"content-length", b"0").strip()
         self._limit_bytes = limit_bytes
         if not declared.isdigit() or int(declared) > limit_bytes or self.body_bytes > limit_bytes:
             self._drop_body()
             raise too_large(limit_bytes)
         self._line.ask_for_body()
-        await self._wait()
+        while not self.is_body_whole and self.fault is None:  # other news wake it too
+            await self._wait()
 
     def take_body(self, piece: bytes) -> None:
         """A piece of the body arrived."""
         self.body_bytes += len(piece)
-        if self._limit_bytes is None or self.body_bytes <= self._limit_bytes:
+        if self.body_bytes <= self._limit_bytes:
             self._pieces.append(piece)
         elif self.fault is None:
             self.fail_body(too_large(self._limit_bytes))
             self._drop_body()
+
+    def note_data(self, data_bytes: int) -> bool:
+        """More came for a body that had begun. False: and too much of it is none.
+
+        Trailers and the extensions of chunks have the bounds of a head.
+        """
+        if self.body_bytes == self._seen_bytes:
+            self._apart_bytes += data_bytes
+            return self._apart_bytes <= HEADER_BLOCK_BYTES
+        self._seen_bytes, self._apart_bytes = self.body_bytes, 0
+        if len(self._pieces) > BODY_PIECES:  # each costs more than the bytes in it
+            self._gathered = self._gathered if self._gathered is not None else bytearray()
+            self._gathered += b"".join(self._pieces)
+            self._pieces.clear()
+        return True
 
     def finish_body(self) -> None:
         """The whole body is here."""
@@ -166,7 +191,7 @@ class Exchange:
 
     def _drop_body(self) -> None:
         """Nothing of it is kept, whatever still comes; the connection ends with the answer."""
-        self._pieces, self._limit_bytes = [], 0
+        self._pieces, self._gathered, self._limit_bytes = [], None, 0
         self._line.close_after()
 
     # The answer.

@@ -9,6 +9,8 @@ HEADER_BLOCK_BYTES = 64 * 1024  # agents send about 3 KiB: 431 beyond
 HEADER_COUNT = 128  # fields in one header block: 431 beyond
 PIPELINED_REQUESTS = 8  # of one client, sent ahead while another one of its requests runs
 PIPELINED_BYTES = 64 * 1024  # of the body of each of these
+UNREAD_BODY_BYTES = 1024**2  # of a body nobody has asked for; a read is 256 KiB at most
+BODY_PIECES = 1_000  # kept one by one; 2 bytes in a chunk of their own would cost 28 times as much
 DECOMPRESSION_RATIO = 100  # a body that unpacks to more is a bomb: 413
 
 # The content of a model call.

@@ -17,6 +17,7 @@ from typing import Protocol, cast
 import httptools
 
 from gateway.door.head import (
+    UNREAD,
     head_fault,
     head_without_offer,
     headers_too_large,
@@ -28,6 +29,7 @@ from gateway.exchange import ClientLeft, Exchange, Headers
 from gateway.outbox import Outbox
 from proto.limits import (
     HEADER_BLOCK_BYTES,
+    HEADER_COUNT,
     PIPELINED_BYTES,
     PIPELINED_REQUESTS,
     REQUEST_LINE_BYTES,
@@ -110,14 +112,18 @@ class ClientConnection(asyncio.Protocol):
             self._refuse(malformed("the request is not HTTP/1.1"))
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > REQUEST_LINE_BYTES + HEADER_BLOCK_BYTES + len(data):
+            most_bytes = REQUEST_LINE_BYTES + HEADER_BLOCK_BYTES + len(data)
+            if self._head_bytes > most_bytes or len(self._headers) > HEADER_COUNT:
                 self._refuse(headers_too_large())
             elif self._head_bytes == len(data) and self._running is None:
                 self._expire_in(HEAD_S)  # once: not again with every piece of it
         if self._running is None and self._waiting:
             self._run_next()
-        elif self._receiving is not None and self._receiving is self._running:
-            self._expire_in(BODY_S)
+        elif (exchange := self._receiving) is not None:
+            if not exchange.note_data(len(data)):
+                self._refuse(headers_too_large())
+            elif exchange is self._running:
+                self._expire_in(BODY_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.connections.discard(self)
@@ -169,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
         if self._parser.should_upgrade():
             return  # the parser stops here: see `_decline_upgrade`
         exchange = self._new_exchange()
-        self._headers = []  # what comes behind the body are no headers
+        self._headers = UNREAD
         if (fault := self._head_fault(exchange)) is not None:
             self._refuse(fault, exchange)
             return
@@ -318,8 +324,10 @@ class ClientConnection(asyncio.Protocol):
     def _head_fault(self, exchange: Exchange) -> ApiError | None:
         """What is wrong with a head that is HTTP; also notes how the connection goes on."""
         version = self._parser.get_http_version()
-        self.speaks_chunked = version == "1.1"
-        self._keeps_alive = self.speaks_chunked and self._parser.should_keep_alive()
+        if version != "1.1":
+            exchange.speaks_chunked = exchange.keeps_connection = False
+        elif not self._parser.should_keep_alive():
+            exchange.keeps_connection = False
         head_bytes = self._head_bytes + self._fed_bytes
         return head_fault(exchange.headers, exchange.fields, version, at_most_bytes=head_bytes)
 
@@ -348,6 +356,8 @@ class ClientConnection(asyncio.Protocol):
         if self._running is not None or not self._waiting:
             return
         self._running = exchange = self._waiting.popleft()
+        self.speaks_chunked = exchange.speaks_chunked
+        self._keeps_alive = exchange.keeps_connection
         self._expire_in(None)
         if self._is_deaf and not self._waiting:
             self._keeps_alive = False

@@ -9,6 +9,15 @@ from gateway.errors import ApiError
 from gateway.exchange import Headers
 from proto.limits import HEADER_BLOCK_BYTES, HEADER_COUNT
 
+
+class _Unread(Headers):
+    """Headers that nobody reads: what comes behind a body."""
+
+    def append(self, header: tuple[bytes, bytes]) -> None:
+        """Forgets it."""
+
+
+UNREAD = _Unread()
 _OFFERS = frozenset({b"upgrade", b"http2-settings"})
 
 
@@ -36,11 +45,14 @@ def head_fault(
         return headers_too_large()
     if version not in ("1.1", "1.0"):
         return malformed("use HTTP/1.1")
-    if b"expect" in fields and fields[b"expect"].lower() != b"100-continue":
+    if b"expect" in fields and fields[b"expect"].strip().lower() != b"100-continue":
         message = "'Expect' can only be 100-continue here."
         return ApiError(417, "expectation_failed", message, param="expect")
     if b"host" not in fields and version == "1.1":
         return malformed("it has no Host header")
+    if fields.get(b"transfer-encoding", b"chunked").strip().lower() != b"chunked":
+        message = "'Transfer-Encoding' can only be chunked here; a body's own coding is named by "
+        return ApiError(501, "unsupported_transfer_encoding", message + "'Content-Encoding'.")
     is_repeated = len(fields) < len(headers)
     if is_repeated and sum(name == b"host" for name, _ in headers) > 1:
         return malformed("it has two Host headers")

@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
         self._has_answered = False  # any byte of an answer arrived
         self._has_head = False
         self._pieces: list[bytes] = []
-        self._waiting_bytes = 0
+        self._waiting_bytes = 0  # since the last piece that was given on
         self._head_bytes = 0  # of data that came before the head was whole
         self._keeps_alive = False
         self._is_paused = False
@@ -223,19 +223,27 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserCallbackError:
             raise  # a fault of ours, and not of the backend
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
-            self._deliver()
-            self._break(f"the backend's answer is not HTTP: {fault}")
+            self._deliver(len(data))
+            if self.is_complete:  # the answer was whole: what stands behind it is nobody's
+                self.hang_up()
+                self._wake()
+            else:
+                self._break(f"the backend's answer is not HTTP: {fault}")
             return
-        if not self._has_head and self._head_bytes > HEADER_BLOCK_BYTES + len(data):
+        if not self._has_head and (
+            self._head_bytes > HEADER_BLOCK_BYTES + len(data) or len(self.headers) > HEADER_COUNT
+        ):
             self._break(_HEADERS_TOO_LARGE)
-        self._deliver()
+        self._deliver(len(data))
         if self._receiver is None or self.is_complete or self.is_dead:
             self._wake()
 
-    def _deliver(self) -> None:
+    def _deliver(self, data_bytes: int) -> None:
         receiver = self._receiver
         if receiver is None:
-            if self._waiting_bytes > RELAY_BUFFER_BYTES:
+            if not self._pieces:
+                self._note_no_body(data_bytes)
+            elif self._waiting_bytes > RELAY_BUFFER_BYTES:
                 self.pause()
         elif self._has_head and self._fault is None:
             try:
@@ -245,9 +253,18 @@ class Connection(asyncio.Protocol):
                     receiver.take(self._take(), is_last=self.is_complete)
                 elif self._pieces or self.is_complete:
                     receiver.take(self._take(), is_last=self.is_complete)
+                else:
+                    self._note_no_body(data_bytes)
             except Exception as fault:  # noqa: BLE001 - it is raised where the end is awaited
                 self._fault = fault
                 self.hang_up()
+
+    def _note_no_body(self, data_bytes: int) -> None:
+        """Trailers and what else stands between the pieces of a body have the bounds of a head."""
+        if self._has_head and not self.is_complete:
+            self._waiting_bytes += data_bytes
+            if self._waiting_bytes > HEADER_BLOCK_BYTES:
+                self._break(_HEADERS_TOO_LARGE)
 
     def _take(self) -> bytes:
         pieces, self._pieces = self._pieces, []
@@ -290,7 +307,7 @@ class Connection(asyncio.Protocol):
         self.status, self._has_head = status, True
         if self._is_head_request:  # it has no body, whatever its length says
             self.is_complete = True
-            self._keeps_alive = self._parser.should_keep_alive()
+            self._keeps_alive = False  # a body that comes all the same would pass for an answer
             return
 
     def on_body(self, piece: bytes) -> None:

@@ -106,13 +106,17 @@ def _unbrotli(body: bytes, most_bytes: int) -> tuple[bytes, bool]:
 def _unzstd(body: bytes, most_bytes: int) -> tuple[bytes, bool]:
     import zstandard
 
-    reader = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES).decompressobj()
+    unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES)
+    reader = unpacker.decompressobj()
     plain = bytearray()
     try:
         for start in range(0, len(body), ZSTD_STEP_BYTES):
-            plain += reader.decompress(body[start : start + ZSTD_STEP_BYTES])
-            if len(plain) >= most_bytes or reader.eof:
-                break
+            step = body[start : start + ZSTD_STEP_BYTES]
+            while step and len(plain) < most_bytes:
+                if reader.eof:  # there may be several frames, one behind the other
+                    reader = unpacker.decompressobj()
+                plain += reader.decompress(step)
+                step = reader.unused_data
     except zstandard.ZstdError as fault:
         raise _Broken from fault
     return bytes(plain), reader.eof

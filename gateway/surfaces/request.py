@@ -5,7 +5,7 @@ Knows no backend; reads no more of the body than the way through the gateway dep
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from gateway.exchange import Exchange
 from gateway.ledger.entry import Kind
@@ -62,7 +62,7 @@ class ModelRequest(NamedTuple):
         if model == self.model:
             return self
         if is_in_path:
-            before, _, method = self.path.rpartition(":")
+            before, _, method = unquote(self.path).rpartition(":")  # as it was routed
             base = before[: before.index("/models/")]
             return self._replace(path=f"{base}/models/{quote(model, safe='')}:{method}")
         if self.form is not None:

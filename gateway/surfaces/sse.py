@@ -54,7 +54,7 @@ class SseParser:
         if self._rest or self._pieces:
             data = b"".join([self._rest, *self._pieces, piece])
             self._pieces, self._pieces_bytes = [], 0
-        if self._is_first and len(data) >= len(_BOM):
+        if self._is_first and (len(data) >= len(_BOM) or not _BOM.startswith(data)):
             data = data.removeprefix(_BOM)
             self._is_first = False
         if b"\r" not in data:
