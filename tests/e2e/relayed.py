@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.e2e.server import Server, serving
@@ -108,14 +109,15 @@ class Relayed:
         return Books(faults, [row for row in rows if not row["path"]])
 
     def _closed_rows(self, relayed: int) -> list[dict[str, Any]]:
-        """The client's rows, once this many relayed requests are closed among them."""
+        """The client's rows, once this many relayed requests are closed and none waits."""
         until_s = time.monotonic() + BOOKED_S
         while True:
-            rows = self._rows()
+            time.sleep(0.05)  # what has ended is gathered for 20 ms before it is a row
+            is_written = "tandem_ledger_waiting 0.0" in httpx.get(f"{self.base}/metrics").text
+            rows = self._rows() if is_written else []
             closed = [row for row in rows if row["path"] and row["outcome"]]
-            if len(closed) >= relayed or time.monotonic() > until_s:
+            if (is_written and len(closed) >= relayed) or time.monotonic() > until_s:
                 return rows
-            time.sleep(0.02)
 
     def _rows(self) -> list[dict[str, Any]]:
         file = self.server.state_dir / "ledger.sqlite"

@@ -55,9 +55,12 @@ def read_books(postgres: Postgres) -> list[tuple[str, Booked]]:
 
 
 def count_books(postgres: Postgres) -> int:
-    """How many rows are closed."""
+    """How many rows are closed; none while there is no table yet."""
     with psycopg.connect(postgres.url) as connection:
-        counted = connection.execute("SELECT count(*) FROM ledger WHERE outcome IS NOT NULL")
+        try:
+            counted = connection.execute("SELECT count(*) FROM ledger WHERE outcome IS NOT NULL")
+        except psycopg.errors.UndefinedTable:
+            return 0
         return int(counted.fetchone()[0])  # type: ignore[index]
 
 
