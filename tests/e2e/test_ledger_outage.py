@@ -47,10 +47,13 @@ def postgres(server_of_databases: Postgres) -> Postgres:
 
 
 def read_books(postgres: Postgres) -> list[tuple[str, Booked]]:
-    """Every row: its request id, and what it says."""
+    """Every row: its request id, and what it says; none while there is no table yet."""
     columns = "request_id, prompt_tokens, completion_tokens, stream, outcome"
     with psycopg.connect(postgres.url) as connection:
-        rows = connection.execute(f"SELECT {columns} FROM ledger")
+        try:
+            rows = connection.execute(f"SELECT {columns} FROM ledger")
+        except psycopg.errors.UndefinedTable:
+            return []
         return [(row[0], tuple(row[1:])) for row in rows]  # type: ignore[misc]
 
 
