@@ -15,6 +15,7 @@ from gateway.errors import ApiError
 from gateway.ledger.books import Books, NoLedger
 from gateway.ledger.budget import Budgets
 from gateway.ledger.clock import Clock
+from gateway.ledger.living import LivingProcesses
 from gateway.ledger.prices import PriceList
 from gateway.ledger.query import ReportFault
 from gateway.ledger.words import ReportWords, query_of
@@ -46,13 +47,15 @@ def open_books(settings: Settings, option: str | None) -> OpenLedger:
         return OpenLedger(NoLedger())
     database = open_database(settings, option)
     budgets = Budgets(CLOCK)
+    state_dir = make_state_dir(settings.state_dir)
     books = Ledger(
         database,
         settings.ledger,
-        state_dir=make_state_dir(settings.state_dir),
+        state_dir=state_dir,
         price=PriceList(settings.prices).price,
         clock=CLOCK,
         budgets=budgets,
+        living=LivingProcesses(state_dir),
     )
     return OpenLedger(books, database, budgets)
 

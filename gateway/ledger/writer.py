@@ -17,6 +17,7 @@ from gateway.ledger.clock import Clock
 from gateway.ledger.entry import Entry
 from gateway.ledger.inserts import mark_lost, write
 from gateway.ledger.intake import Batch, Intake, values_of
+from gateway.ledger.living import Alone, Living
 from gateway.ledger.row import REQUEST_ID, Bound, Columns, NoRow, bound, fitted, head_from
 from gateway.ledger.spill import SpillFile
 from gateway.ledger.upkeep import Upkeep
@@ -71,6 +72,7 @@ class Ledger:
         start_thread: StartThread = start_daemon,
         claim_spill: Callable[[Path], SpillFile] = SpillFile.claim,
         budgets: Budgets | None = None,
+        living: Living | None = None,
     ) -> None:
         self._wake = Event()
         self._breath = Event()  # never set
@@ -90,6 +92,7 @@ class Ledger:
         self._price = price
         self._clock = clock
         self._start_thread = start_thread
+        self._living = living or Alone()
         self._threads: list[Joinable] = []
         self._is_migrated = False
         self._is_recovered = False
@@ -236,9 +239,11 @@ class Ledger:
             return None
 
     def _take_queued(self) -> Batch | None:
-        """Rows of this run. First, once: what is still open belongs to runs that crashed."""
+        """Rows of this run. First, once: what is still open belongs to runs that crashed, unless
+        another process of this installation lives, whose requests may be among it."""
         if not self._is_recovered:
-            lost_count = mark_lost(self._database.writer)
+            with self._living.joining() as is_alone:
+                lost_count = mark_lost(self._database.writer) if is_alone else 0
             self._is_recovered = True
             if lost_count:
                 reason = "the run before did not end cleanly"

@@ -13,6 +13,7 @@ from gateway.ledger.books import PriceRow
 from gateway.ledger.budget import Budgets
 from gateway.ledger.clock import Clock
 from gateway.ledger.entry import Entry
+from gateway.ledger.living import Living
 from gateway.ledger.row import COLUMNS, Columns, Row
 from gateway.ledger.spill import SpillFile
 from gateway.ledger.writer import Ledger
@@ -73,6 +74,7 @@ def hand_driven(
     price: PriceRow = unpriced,
     claim_spill: Callable[[Path], SpillFile] = SpillFile.claim,
     budgets: Budgets | None = None,
+    living: Living | None = None,
 ) -> Ledger:
     """A ledger without threads."""
     made = Ledger(
@@ -85,6 +87,7 @@ def hand_driven(
         start_thread=no_thread,
         claim_spill=claim_spill,
         budgets=budgets,
+        living=living,
     )
     made.start()
     return made
