@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -23,7 +23,7 @@ from gateway.embedded_model import model_path
 from gateway.ledger.command import OpenLedger
 from gateway.ledger.prices import PriceList
 from gateway.middleware.auth import Auth
-from gateway.observe.logs import AccessLog, log_access
+from gateway.observe.logs import Logs, log_access
 from gateway.observe.metrics import Metrics
 from gateway.operator import Operator
 from gateway.outbox import Outbox
@@ -32,7 +32,7 @@ from gateway.relay.client import UpstreamClient
 from gateway.relay.counting import Counting
 from gateway.relay.forward import Relay
 from gateway.relay.inject import AskingRelay
-from gateway.routes import Endpoints, Router, url_table
+from gateway.routes import Endpoint, Endpoints, Router, url_table
 from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
 from gateway.settings.load import SettingsError, open_to_everybody
@@ -42,6 +42,8 @@ from proto.worker_settings import Launch
 
 if TYPE_CHECKING:
     from gateway.backends.engine import EngineLink
+    from gateway.door.shared import Sharing
+    from gateway.observe.spans import Spans
     from gateway.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -56,11 +58,16 @@ class Gateway:
     """Every service of one gateway process. `open` it on a socket, `drain` and `close` it."""
 
     def __init__(
-        self, settings: Settings, ledger: OpenLedger, access_log: AccessLog = log_access
+        self,
+        settings: Settings,
+        ledger: OpenLedger,
+        logs: Logs | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
         self.ledger = ledger
-        self.metrics = Metrics()
+        self.logs = logs or Logs(log_access)
+        self.metrics = metrics or Metrics()
         self.has_failed = asyncio.Event()
         state_dir = make_state_dir(settings.state_dir)
         self.auth = Auth(settings)
@@ -70,8 +77,10 @@ class Gateway:
         self.engine = _engine_link(settings)
         self.supervisor = _supervisor(settings, self.engine)
         self.counting = Counting(self.client)
+        self.spans = _spans(settings)
+        access = self.logs.access if self.spans is None else self.spans.beside(self.logs.access)
         self.closing = Closing(
-            ledger.books, self.metrics, access_log, hash_key(state_dir), self.counting
+            ledger.books, self.metrics, access, hash_key(state_dir), self.counting
         )
         relay = Relay(self.client, time.monotonic)
         self.asking = AskingRelay(relay)
@@ -87,11 +96,11 @@ class Gateway:
             max_body_bytes=settings.server.max_body_mb * 1024**2,
             version=VERSION,
         )
-        self.metrics.sources = [self._backend_metrics, self._ledger_metrics]
+        self.metrics.sources = [self._backend_metrics, self._ledger_metrics, self._own_metrics]
         self.operator = Operator(self.pipeline, self.engine, ledger.database, self.metrics)
         self.table = url_table(
             Endpoints(
-                model_call=self.pipeline.serve,
+                model_call=self._model_call(),
                 models=self.operator.models,
                 health=self.operator.health,
                 ready=self.operator.ready,
@@ -103,8 +112,9 @@ class Gateway:
         self.door = Door(Router(self, self.table).serve, outbox)
         self._services: list[asyncio.Task[None]] = []
 
-    async def open(self, listener: socket.socket) -> None:
-        """Starts every service and accepts connections on a bound socket."""
+    async def open(self, listener: socket.socket, sharing: Sharing | None = None) -> None:
+        """Starts every service and accepts connections on a bound socket, if need be `sharing` it
+        with other processes."""
         self.ledger.books.start()
         works = [
             self.pipeline.routing.catalog.refresh(),  # so that the first request need not
@@ -114,11 +124,16 @@ class Gateway:
             works.append(self.engine.run())
         if self.supervisor is not None:
             works.append(self.supervisor.run())
-        self._services = [asyncio.create_task(work) for work in works]
-        for task in self._services:
-            task.add_done_callback(self._note_death)
-        await self.door.open(listener)
+        for work in works:
+            self.start(work)
+        await self.door.open(listener, sharing)
         log.info("gateway.started", config_rev=self.settings.rev)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a service until `close`; if it fails, the process ends."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._note_death)
+        self._services.append(task)
 
     async def close(self) -> None:
         """Stops everything; rows that wait are written."""
@@ -134,6 +149,8 @@ class Gateway:
         self.client.close()
         self.closing.settle_all()
         counts = await asyncio.to_thread(self.ledger.books.stop)
+        if self.spans is not None:
+            await asyncio.to_thread(self.spans.close)
         log.info("gateway.stopped", rows_written=counts.written, rows_waiting=counts.waiting)
 
     def apply(self, settings: Settings) -> None:
@@ -165,6 +182,10 @@ class Gateway:
             self.pipeline.cut_all()
             await self.pipeline.wait_idle(STOP_CUT_S)
 
+    def _model_call(self) -> Endpoint:
+        serve = self.pipeline.serve
+        return serve if self.spans is None else self.spans.watching(serve)
+
     def _note_death(self, task: asyncio.Task[None]) -> None:
         """A service that died is a fault of ours: the process ends, and says so, rather than go on
         without it."""
@@ -183,6 +204,12 @@ class Gateway:
         for state in ("made", "written", "dropped"):
             yield "ledger_rows", (state,), getattr(counts, state)
         yield "ledger_waiting", (), counts.waiting
+
+    def _own_metrics(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
+        yield "log_lines_dropped", (), self.logs.dropped_count()
+        if self.engine is not None:
+            for kind, count in self.engine.faults.items():
+                yield "link_faults", (kind,), count
 
 
 def build_routing(
@@ -240,6 +267,15 @@ def _supervisor(settings: Settings, engine: EngineLink | None) -> Supervisor | N
     from gateway.supervisor import Supervisor
 
     return Supervisor(build_launch(settings), engine.lose)
+
+
+def _spans(settings: Settings) -> Spans | None:
+    """OpenTelemetry is loaded only where a collector is configured."""
+    if settings.server.otel_endpoint is None:
+        return None
+    from gateway.observe.spans import Spans
+
+    return Spans.to(settings.server.otel_endpoint, VERSION)
 
 
 def _managed(engine: EngineLink | None, settings: Settings) -> ManagedWay | None:

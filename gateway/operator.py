@@ -79,8 +79,8 @@ class Operator:
         exchange.reply(200, body)
 
     async def metrics(self, exchange: Exchange, identity: Identity) -> None:
-        """The counts of this process, for Prometheus."""
-        content_type, body = exposition(self._metrics.values())
+        """What was counted, for Prometheus."""
+        content_type, body = exposition(await self._metrics.shown())
         exchange.reply(200, body, content_type=content_type)
 
     def _listed(self) -> list[ListedModel]:

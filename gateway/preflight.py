@@ -7,6 +7,7 @@ from gateway.embedded_model import REGISTRY, model_path
 from gateway.settings.types import Settings
 
 PACKAGES = ("gateway", "conductor", "worker", "proto")
+OTEL_PACKAGES = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
 
 
 class CommandFailed(Exception):
@@ -36,6 +37,18 @@ def check_model(settings: Settings) -> None:
         name = settings.engine.model
         advice = f"run 'tandem fetch-model {name}'" if name in REGISTRY else "check worker.model"
         raise CommandFailed(f"the model is not at {path}; {advice}")
+
+
+def check_otel_packages() -> None:
+    """Raises: CommandFailed when this environment cannot send spans."""
+    try:
+        is_there = all(map(importlib.util.find_spec, OTEL_PACKAGES))
+    except ModuleNotFoundError:  # of a package that they would lie in
+        is_there = False
+    if not is_there:
+        raise CommandFailed(
+            "server.otel_endpoint needs OpenTelemetry: pip install 'tandem-llm[otel]'"
+        )
 
 
 def check_worker_packages() -> None:

@@ -216,6 +216,9 @@ class EngineLink:
     def __init__(self, endpoint: str) -> None:
         self.ready: Ready | None = None
         self.last_beat: Beat | None = None
+        # What went wrong on the link, how often: bytes that are no message, messages that nobody
+        # has a use for, and what the worker would not take from us.
+        self.faults = {"refused": 0, "ignored": 0, "rejected": 0}
         self._endpoint = endpoint
         self._new_id = RequestIds()
         self._gateway_id = f"gw:{self._new_id()}"
@@ -331,6 +334,7 @@ class EngineLink:
             try:
                 message = codec.decode(data)
             except CodecFault as fault:
+                self.faults["refused"] += 1
                 log.warning("link.message_refused", fault=str(fault))
                 continue
             if isinstance(message, Refused) and message.run_id is None:
@@ -341,6 +345,7 @@ class EngineLink:
 
     async def _introduce_again(self, refused: Refused) -> None:
         """The worker does not know us: it is another one, or forgot us while we were stopped."""
+        self.faults["rejected"] += 1
         log.warning("link.refused", code=refused.code, detail=refused.detail)
         if refused.code == "bad_message" and self.ready is not None:
             self.lose("the worker does not know this gateway")
@@ -362,6 +367,7 @@ class EngineLink:
             case Queued() | Progress() | Delta() | Done() | Refused():
                 await self._deliver(message)
             case _:
+                self.faults["ignored"] += 1
                 log.warning("link.message_ignored", type=type(message).__name__)
 
     async def _deliver(self, message: RunMessage) -> None:

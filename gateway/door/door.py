@@ -1,18 +1,33 @@
 """The listening side: every client's connection and every running request. Knows no bytes."""
 
+from __future__ import annotations
+
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.door.connection import ClientConnection
 from gateway.exchange import Exchange
 from gateway.middleware.request_id import RequestIds
 from gateway.outbox import Outbox
 
+if TYPE_CHECKING:
+    from gateway.door.shared import Sharing
+
 Serve = Callable[[Exchange], Coroutine[Any, Any, None]]
 
 BACKLOG = 2048
+
+
+class Listening(Protocol):
+    """A socket that accepts connections."""
+
+    def close(self) -> None:
+        """Lets go of it."""
+
+    async def wait_closed(self) -> None:
+        """Until it is gone."""
 
 
 class Door:
@@ -26,7 +41,7 @@ class Door:
         self.tasks: set[asyncio.Task[None]] = set()
         self.new_id: Callable[[], str] = RequestIds()
         self.is_closing = False
-        self._server: asyncio.Server | None = None
+        self._server: Listening | None = None
 
     def begin(self, exchange: Exchange) -> None:
         """Starts the work on a request, as a task of its own."""
@@ -40,17 +55,32 @@ class Door:
             assert exchange.task is not None
             self.tasks.discard(exchange.task)
 
-    async def open(self, listener: socket.socket) -> None:
-        """Begins to accept connections on a bound socket."""
+    async def open(self, listener: socket.socket, sharing: Sharing | None = None) -> None:
+        """Begins to accept connections on a bound socket. `sharing`: with other processes."""
+        if sharing is not None:
+            from gateway.door.shared import SharedListener
+
+            self._server = SharedListener(
+                listener,
+                lambda: ClientConnection(self),
+                BACKLOG,
+                sharing,
+                self.connections.__len__,
+            )
+            return
         self._server = await self.loop.create_server(
             lambda: ClientConnection(self), sock=listener, backlog=BACKLOG
         )
 
+    def stop_accepting(self) -> None:
+        """Lets go of the listening socket; the connections that there are go on."""
+        if self._server is not None:
+            self._server.close()
+
     async def close(self, wait_s: float) -> None:
         """Accepts no more, lets what runs end for `wait_s`, then cuts it."""
         self.is_closing = True
-        if self._server is not None:
-            self._server.close()
+        self.stop_accepting()
         for connection in [*self.connections]:
             connection.close_soon()
         if self.tasks:

@@ -10,10 +10,12 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from operator import attrgetter
+from select import PIPE_BUF  # a pipe takes so many bytes at once, or none of them
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -32,19 +34,36 @@ _ENCODE = json.JSONEncoder(default=repr).encode
 _encode_quickly = c_make_encoder(
     None, repr, encode_basestring_ascii, None, ": ", ", ", False, False, True
 )
+_LINE_END = "}\n"  # JSON has no other line break
 AccessLog = Callable[[Entry], None]
+
+
+def _no_lines() -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """`access` writes the line of a request; `dropped_count`: lines that nobody took, so far."""
+
+    access: AccessLog
+    dropped_count: Callable[[], int] = _no_lines
 
 
 class LineWriter:
     """A file for log lines that never makes its writer wait: a thread writes them.
 
-    A reader of standard error that hangs costs lines, with a count, and not requests.
+    A reader of standard error that hangs costs lines, with a count, and not requests. Every line is
+    a JSON object; with the number of a `process` each says it, and none is torn by those of other
+    processes that write to the same pipe.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, process: int | None = None) -> None:
         self._descriptor = descriptor
+        self._process = process
         self._lines: deque[str] = deque()  # at most QUEUED_LINES
-        self._dropped = 0
+        self.dropped_count = 0
+        self._dropped_said = 0
         self._wake = Event()
         self._ends = Event()
         self._lock = Lock()  # whoever holds it writes
@@ -53,7 +72,7 @@ class LineWriter:
     def write(self, line: str) -> None:
         """Takes one line."""
         if len(self._lines) >= QUEUED_LINES:
-            self._dropped += 1
+            self.dropped_count += 1
             return
         self._lines.append(line)
         if not self._wake.is_set():
@@ -84,23 +103,39 @@ class LineWriter:
         lines = []
         while self._lines:
             lines.append(self._lines.popleft())
-        if self._dropped:
-            dropped, self._dropped = self._dropped, 0
+        if dropped := self.dropped_count - self._dropped_said:
+            self._dropped_said += dropped
             lines.append(
                 _ENCODE({"level": "error", "event": "log.dropped", "lines": dropped}) + "\n"
             )
-        data = "".join(lines).encode(errors="replace")
         try:
-            while data:
-                data = data[os.write(self._descriptor, data) :]
+            for data in self._writes(lines):
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
         except OSError:
-            self._dropped += len(lines)  # standard error is closed: nobody is left to be told
+            self.dropped_count += len(lines)  # standard error is closed: nobody is left to be told
+
+    def _writes(self, lines: list[str]) -> Iterator[bytes]:
+        """The lines in as many pieces as system calls are needed."""
+        if self._process is None:
+            yield "".join(lines).encode(errors="replace")
+            return
+        piece = b""
+        for line in lines:
+            data = f'{line.removesuffix(_LINE_END)}, "process": {self._process}{_LINE_END}'.encode(
+                errors="replace"
+            )
+            if len(piece) + len(data) > PIPE_BUF:
+                yield piece
+                piece = b""
+            piece += data
+        yield piece
 
 
-def configure(level: str = "info") -> AccessLog:
+def configure(level: str = "info", process: int | None = None) -> Logs:
     """Sets logging up for this process: JSON lines, or readable ones on a terminal.
 
-    Returns what writes the line of a request.
+    `process`: the number of this process when several serve together; every line then has it.
     """
     stream: Any = sys.stderr
     processors: list[structlog.types.Processor]
@@ -114,8 +149,10 @@ def configure(level: str = "info") -> AccessLog:
             structlog.processors.TimeStamper(fmt="iso", utc=False),
             renderer,
         ]
+        if process is not None:
+            processors.insert(0, lambda _, __, event: {**event, "process": process})
     else:
-        stream = LineWriter(sys.stderr.fileno())
+        stream = LineWriter(sys.stderr.fileno(), process)
         atexit.register(stream.close)
         processors = [
             structlog.processors.add_log_level,
@@ -129,13 +166,17 @@ def configure(level: str = "info") -> AccessLog:
         logger_factory=structlog.WriteLoggerFactory(file=stream),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
-    return _AccessLines(stream) if isinstance(stream, LineWriter) else log_access
+    mark = "" if process is None else f"process {process}: "
+    form = f"{mark}%(name)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format=form)
+    if not isinstance(stream, LineWriter):
+        return Logs(log_access)
+    return Logs(_AccessLines(stream), lambda: stream.dropped_count)
 
 
 def log_access(entry: Entry) -> None:
     """The line of a closed request, through structlog."""
-    log.info("request.finished", **_facts(entry))
+    log.info("request.finished", **facts_of(entry))
 
 
 class _AccessLines:
@@ -147,7 +188,7 @@ class _AccessLines:
         self._stamp = ""
 
     def __call__(self, entry: Entry) -> None:
-        facts = _facts(entry)
+        facts = facts_of(entry)
         second, ms = divmod(entry.ts_ms + (entry.total_ms or 0), 1000)
         if second != self._second:
             self._second = second
@@ -167,7 +208,8 @@ _FACTS = (
 _read_facts = attrgetter(*_FACTS)
 
 
-def _facts(entry: Entry) -> dict[str, Any]:
+def facts_of(entry: Entry) -> dict[str, Any]:
+    """What is said of a closed request."""
     return dict(zip(_FACTS, _read_facts(entry), strict=True))
 
 

@@ -73,8 +73,12 @@ class Metrics:
         seen.completion += entry.completion_tokens or 0
         seen.cached += entry.cached_tokens or 0
 
+    async def shown(self) -> Values:
+        """What `/metrics` shows."""
+        return self.values()
+
     def values(self) -> Values:
-        """Everything that is known now, by family and labels."""
+        """Everything that this process knows now, by family and labels."""
         known: Values = {family.name: {} for family in FAMILIES}
         known["requests"].update(self._requests)
         for backend, seen in self._backends.items():

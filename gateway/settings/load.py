@@ -32,6 +32,7 @@ from proto.worker_settings import WorkerSettings
 LEAST_RETENTION_DAYS = 400  # a year and a month: yearly reports stay possible
 SHA256_HEX_CHARS = 64
 LARGEST_BUDGET = Decimal(10**12)  # so that it, too, is a whole number of 64 bits in micros
+MOST_WORKERS = 64  # processes that share a state folder
 LARGEST_PRICE = Decimal(10**9)  # of a million tokens; the ledger's columns hold a little more
 
 
@@ -79,10 +80,22 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
 
     Raises: SettingsError with every problem.
     """
+    return parse(path, read_text(path), environ)
+
+
+def read_text(path: Path) -> str:
+    """What the file says. Raises: SettingsError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise SettingsError([f"{path}: {fault}"]) from fault
+
+
+def parse(path: Path, text: str, environ: Mapping[str, str]) -> Settings:
+    """Checks the text of the file at `path`.
+
+    Raises: SettingsError with every problem.
+    """
     reader = Reader(str(path), environ, all_keys())
     settings = _read(reader, text)
     if settings is not None:
@@ -175,6 +188,15 @@ def _check_server(reader: Reader, settings: Settings) -> None:
         reader.note("server.port", f"server.port: expected 0 to 65535, found {server.port}")
     if server.max_body_mb < 1:
         reader.note("server.max_body_mb", "server.max_body_mb: expected at least 1")
+    if not 1 <= server.workers <= MOST_WORKERS:
+        expected = f"expected 1 to {MOST_WORKERS}"
+        reader.note("server.workers", f"server.workers: {expected}, found {server.workers}")
+    if server.otel_endpoint is not None:
+        where = "server.otel_endpoint"
+        if not _is_web_address(server.otel_endpoint):
+            reader.note(where, f"{where}: expected an http or https address")
+        elif "@" in server.otel_endpoint or "?" in server.otel_endpoint:
+            reader.note(where, f"{where}: credentials belong in $OTEL_EXPORTER_OTLP_HEADERS")
     if server.auth == "keys" and not settings.keys:
         reader.note("server.auth", "server.auth is 'keys' but there are no entries under 'keys'")
     if (exposure := open_to_everybody(settings)) is not None:

@@ -32,7 +32,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The gateway process. Sizes in MiB, times in seconds."""
+    """The gateway process, or `workers` of them on one port. Sizes in MiB, times in seconds."""
 
     host: str = "127.0.0.1"
     port: int = 8700
@@ -43,6 +43,8 @@ class ServerSettings:
     max_body_mb: int = 64
     drain_s: float = 600.0
     models_cache_s: float = 30.0
+    workers: int = 1
+    otel_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

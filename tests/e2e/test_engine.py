@@ -18,6 +18,7 @@ import pytest
 
 from gateway.embedded_model import model_path
 from gateway.settings.types import Settings
+from tests.e2e.processes import ask_each, is_alive, until
 from tests.e2e.server import Server, serving
 
 pytestmark = [pytest.mark.worker, pytest.mark.model]
@@ -252,6 +253,34 @@ def test_sigterm_lets_the_running_answer_finish(tmp_path: Path) -> None:
         assert "data: [DONE]" in rest and any('"finish_reason":"length"' in line for line in rest)
         assert server.process.wait(30) == 0
         assert [row["outcome"] for row in rows(server)].count("succeeded") == 1
+
+
+def test_several_processes_share_one_worker_and_hear_at_once_when_it_dies(tmp_path: Path) -> None:
+    """A stream of either process ends with an error, without waiting for the lease to run out."""
+    if not MODEL.is_file():
+        pytest.skip(f"no model at {MODEL}: run `tandem fetch-model`")
+    config = f"server: {{state_dir: STATE_DIR, workers: 2}}\nworker: {{model: '{MODEL}'}}\n"
+    body = {"model": "TandemLLM", "messages": LONG, "stream": True, "max_tokens": 2000}
+    with serving(tmp_path, config) as server:
+        assert len(server.said("worker.spawned")) == 1
+        with httpx.stream(
+            "POST", f"{server.base}/v1/chat/completions", json=body, timeout=60
+        ) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            os.kill(worker_pid(server), signal.SIGKILL)
+            assert "engine_unavailable" in "".join(lines)
+        until(lambda: len(server.said("lease.taken")) == 4, "both know the next worker")
+        asked = ask_each(
+            server, {"model": "TandemLLM", "messages": QUESTION, "temperature": 0, "max_tokens": 4}
+        )
+        pid = worker_pid(server)
+        assert server.stop() == 0
+        assert not is_alive(pid)
+        assert asked <= {row["request_id"] for row in rows(server)}
+    losses = [json.loads(line) for line in server.said("lease.lost")]
+    assert {line["process"] for line in losses[:2]} == {1, 2}
+    assert {line["reason"] for line in losses[:2]} == {"the worker was ended by SIGKILL"}
 
 
 def test_a_missing_model_is_one_sentence(tmp_path: Path) -> None:

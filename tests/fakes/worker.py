@@ -45,7 +45,10 @@ class FakeWorker:
         self._peer = b""
 
     async def send(self, message: LinkMessage) -> None:
-        await self._socket.send_multipart([self._peer, codec.encode(message)])
+        await self.send_bytes(codec.encode(message))
+
+    async def send_bytes(self, data: bytes) -> None:
+        await self._socket.send_multipart([self._peer, data])
 
     async def write(self, run: Submit, *pieces: str, first: int = 1) -> None:
         """Sends one token a piece."""

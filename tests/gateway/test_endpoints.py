@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from gateway.middleware.auth import not_found
+from gateway.observe.logs import Logs, log_access
 from gateway.settings.types import ClientKey, RouteSettings, RouteTarget, Secret
 from tests.fakes.backend import FakeBackend, Reply, Seen, sse
 from tests.gateway.harness import backend, running_gateway
@@ -321,3 +322,15 @@ async def test_a_configuration_that_was_read_again_serves_the_next_request(tmp_p
         row = await gateway.row(1)
     assert (before.status_code, after.status_code) == (404, 200)
     assert row.config_rev == "second"
+
+
+async def test_metrics_say_how_many_log_lines_nobody_took(tmp_path: Path) -> None:
+    async with (
+        running_gateway(tmp_path, backends={"b": backend("http://127.0.0.1:1")}) as gateway,
+        httpx.AsyncClient(base_url=gateway.base) as client,
+    ):
+        before = (await client.get("/metrics")).text
+        gateway.gateway.logs = Logs(log_access, lambda: 7)
+        after = (await client.get("/metrics")).text
+    assert "tandem_log_lines_dropped_total 0.0" in before
+    assert "tandem_log_lines_dropped_total 7.0" in after

@@ -311,3 +311,17 @@ async def test_half_an_emoji_is_replaced_and_what_no_message_can_hold_is_a_400(
     assert answer.status_code == 200
     assert run.call.messages[0].text == "a\ufffd"
     assert (huge.status_code, huge.json()["error"]["param"]) == (400, "chat_template_kwargs")
+
+
+async def test_faults_of_the_link_are_counted_by_kind(tmp_path: Path) -> None:
+    """Bytes that are no message, a message nobody has a use for, and a refusal of no run."""
+    async with engine(tmp_path, say_hello) as (_, worker, client):
+        await worker.send_bytes(b"\xc1 no message")
+        for _ in range(2):
+            await worker.send(Hello("gw", "gw", 1, 1))
+        await worker.send(Refused("draining", "no run"))
+        counts = {"refused": 1, "ignored": 2, "rejected": 1}
+        expected = {f'tandem_link_faults_total{{kind="{k}"}} {n}.0' for k, n in counts.items()}
+        async with asyncio.timeout(5):
+            while not expected <= {*(await client.get("/metrics")).text.splitlines()}:
+                await asyncio.sleep(0.01)

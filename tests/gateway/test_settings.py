@@ -99,6 +99,12 @@ def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> No
         ("worker: {}\nserver: {host: 0.0.0.0}",
          "2: server.host: 0.0.0.0 is reachable from other machines and there are no 'keys'; add "
          "keys, or write 'auth: none' to serve everybody"),
+        ("worker: {}\nserver: {workers: 0}", "2: server.workers: expected 1 to 64, found 0"),
+        ("worker: {}\nserver: {workers: 65}", "2: server.workers: expected 1 to 64, found 65"),
+        ("worker: {}\nserver: {otel_endpoint: collector:4318}",
+         "2: server.otel_endpoint: expected an http or https address"),
+        ("worker: {}\nserver: {otel_endpoint: 'https://u:p@collector'}",
+         "2: server.otel_endpoint: credentials belong in $OTEL_EXPORTER_OTLP_HEADERS"),
         ("worker: {}\nledger: {retention_days: 30}",
          "2: ledger.retention_days: at least 400, found 30"),
         ("worker: {}\nprices: [{model: m, per_mtok: {input: -1}}]",

@@ -116,7 +116,12 @@ def test_no_fault_is_swallowed(path: Path) -> None:
                 "brotli",
                 "zstandard",
                 "email",
+                "opentelemetry",
             ),
+        ),
+        (
+            "gateway.serve",
+            ("gateway.processes", "gateway.observe.shared", "gateway.door.shared", "opentelemetry"),
         ),
         ("gateway.cli", ("torch", "worker", "starlette", "sqlalchemy", "uvicorn")),
         ("conductor.client", ("starlette", "msgpack", "torch")),
