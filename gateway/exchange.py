@@ -134,7 +134,7 @@ class Exchange:
         if not self.is_body_whole:
             await self._rest_of_body(limit_bytes)
         if self.fault is not None:
-            raise self.fault
+            self.raise_fault()
         if self.body_bytes > limit_bytes:
             self._line.close_after()
             raise too_large(limit_bytes)
@@ -188,6 +188,16 @@ class Exchange:
         """The body will not be whole."""
         self.fault = fault
         self._wake()
+
+    def raise_fault(self) -> None:
+        """Raises what is known to be wrong with the request, once. Raises: ApiError."""
+        if (fault := self.fault) is None:
+            return
+        self.fault = None
+        try:
+            raise fault
+        finally:
+            del fault  # its traceback holds this frame, and that the request
 
     def _drop_body(self) -> None:
         """Nothing of it is kept, whatever still comes; the connection ends with the answer."""

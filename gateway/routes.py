@@ -117,7 +117,7 @@ class Router:
             route = self._find(exchange)
             exchange.surface = route.surface or surface_of(exchange)
             if exchange.fault is not None:
-                raise exchange.fault
+                exchange.raise_fault()
             await route.endpoint(exchange, self._gate.auth.check(route.rule, exchange))
         except ApiError as error:
             exchange.reply_error(error)
@@ -145,8 +145,7 @@ class Router:
         if by_method is not None and (route := by_method.get(method)) is not None:
             return route
         exchange.surface = _unrouted_surface(exchange)
-        if exchange.fault is not None:
-            raise exchange.fault
+        exchange.raise_fault()
         if by_method is None:
             raise not_found(path)
         allowed = ", ".join(sorted(by_method))

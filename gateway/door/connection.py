@@ -129,11 +129,13 @@ class ClientConnection(asyncio.Protocol):
         self._door.connections.discard(self)
         self._is_deaf = True
         self._waiting.clear()
-        self._expire_in(None)
         if self._timer is not None:
             self._timer.cancel()
+        self._timer = self._receiving = None
+        del self._parser  # it points back here
         if self._running is not None:
             self._running.end(ClientLeft())
+            self._running = None
 
     def pause_writing(self) -> None:
         self.is_full = True
@@ -205,8 +207,8 @@ class ClientConnection(asyncio.Protocol):
 
     def send_head(self, status: int, block: bytes, *, is_chunked: bool) -> None:
         """Makes status line and headers ready to be sent; `block`: headers as lines."""
-        assert self._transport is not None and self._running is not None
-        if self._transport.is_closing():
+        assert self._transport is not None
+        if self._transport.is_closing() or self._running is None:
             return
         if not self._running.is_body_whole or self._door.is_closing:
             self._keeps_alive = False
@@ -233,10 +235,10 @@ class ClientConnection(asyncio.Protocol):
 
     def ask_for_body(self) -> None:
         """Lets a client that waits for it send the body."""
-        assert self._transport is not None and self._running is not None
-        if self._running.fields.get(b"expect") is not None:
-            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._expire_in(BODY_S)
+        if self._running is not None:
+            if b"expect" in self._running.fields:
+                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._expire_in(BODY_S)
 
     def close_after(self) -> None:
         """Closes the connection behind the running answer."""
@@ -296,8 +298,8 @@ class ClientConnection(asyncio.Protocol):
         return bytes(self._parser.get_method())
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Goes on as before, as a server may. The parser has let go of the body: a new one is
-        given the same head without the offer, and then the body.
+        """Goes on as before, as a server may: a new parser gets the head without the offer, and
+        the body that the old one has let go of.
         """
         method, target = self._method(), self._target
         if method == b"CONNECT":
@@ -357,10 +359,9 @@ class ClientConnection(asyncio.Protocol):
             return
         self._running = exchange = self._waiting.popleft()
         self.speaks_chunked = exchange.speaks_chunked
-        self._keeps_alive = exchange.keeps_connection
+        is_last = self._is_deaf and not self._waiting
+        self._keeps_alive = exchange.keeps_connection and not is_last
         self._expire_in(None)
-        if self._is_deaf and not self._waiting:
-            self._keeps_alive = False
         self._door.begin(exchange)
 
     def _linger(self) -> None:

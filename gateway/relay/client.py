@@ -66,8 +66,11 @@ class UpstreamClient:
             if connection is None:
                 connection = await self._connect(origin, connect_s)
             try:
-                ended = connection.start(head, body, receiver)
-                await (connection.has_head() if receiver is None else ended)
+                if receiver is not None:
+                    await connection.start(head, body, receiver)
+                else:
+                    connection.start(head, body)
+                    await connection.has_head()
                 return connection
             except UpstreamBroken as fault:
                 connection.hang_up()

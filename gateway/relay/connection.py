@@ -186,7 +186,11 @@ class Connection(asyncio.Protocol):
 
     def _raise_fault(self) -> None:
         if self._fault is not None:
-            raise self._fault
+            fault, self._fault = self._fault, None
+            try:
+                raise fault
+            finally:
+                del fault  # its traceback holds this frame
         if self.is_dead:
             raise _closed(before_answer=not self._has_answered)
 
@@ -276,6 +280,10 @@ class Connection(asyncio.Protocol):
             self.is_complete = True
         self.is_dead = True
         self._wake()
+        # What points back here would keep the request until the garbage collector comes.
+        if self._receiver is not None:
+            self._fault = None  # the waiter has it
+        self._parser = self._receiver = self._waiter = None
 
     # What the parser calls. Bytes behind the end of the answer belong to nobody.
 

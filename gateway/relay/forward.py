@@ -121,15 +121,21 @@ class Relay:
             broken = fault
         except asyncio.CancelledError:
             reason = exchange.end_reason()
-            if not isinstance(reason, UpstreamFault):
-                raise reason from None
-            broken = reason
+            try:
+                if not isinstance(reason, UpstreamFault):
+                    raise reason from None
+                broken = reason
+            finally:
+                del reason  # its traceback holds this frame, and that the request
         finally:
             exchange.flow = None
             self._clocks.stop(clocks)
             backend.in_flight -= 1
         _note_fault(backend, broken)
-        await self._end_broken(exchange, backend, broken, relayed, passage)
+        try:
+            await self._end_broken(exchange, backend, broken, relayed, passage)
+        finally:
+            del broken
 
     async def _end_broken(
         self, exchange: Exchange, backend: Backend, fault: UpstreamFault, relayed: Relayed,
@@ -146,7 +152,10 @@ class Relay:
             has_started=exchange.has_started,
         )
         if not exchange.has_started:
-            raise error
+            try:
+                raise error
+            finally:
+                del error
         tap = relayed.tap
         assert tap is not None
         close = passage.rest() + (b"" if tap.is_between_events else b"\n\n")

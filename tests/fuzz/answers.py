@@ -108,15 +108,15 @@ def _one(
         if receiver is None:
             _read(connection, got)
         assert not transport.is_paused or receiver is not None
-    if connection.is_complete:
+    if connection.is_complete and connection._fault is None and got.end == "waits":
         got.end = "complete"
-        if connection._fault is None:
-            got.is_kept = connection.rest() and not transport.is_over
-            return got
+        got.is_kept = connection.rest() and not transport.is_over
+        return got
     _close(connection, way)
     if receiver is None:
         _read(connection, got)
-    got.end = _outcome(connection, ended, receiver)
+    if got.end == "waits":
+        got.end = _outcome(connection, ended, receiver)
     return got
 
 
@@ -132,8 +132,8 @@ def _read(connection: Connection, got: Got) -> None:
         got.status, got.headers = connection.status, tuple(connection.headers)
         while (piece := run_now(connection.read())) is not WAITS and piece:
             got.body += piece
-    except UpstreamFault:
-        return  # its kind is asked for at the end
+    except UpstreamFault as fault:  # it is told once
+        got.end = _named(fault) if got.end == "waits" else got.end
 
 
 def _outcome(
@@ -146,11 +146,16 @@ def _outcome(
             ended.result()
         elif run_now(connection.has_head()) is WAITS or run_now(connection.read()) is WAITS:
             return "waits"
-    except UpstreamBroken as fault:
-        return "too large" if "too large" in str(fault) else f"broken {fault.before_answer}"
+    except UpstreamFault as fault:
+        return _named(fault)
     except Refused:
         return "refused"
     return "complete"
+
+
+def _named(fault: UpstreamFault) -> str:
+    assert isinstance(fault, UpstreamBroken), fault
+    return "too large" if "too large" in str(fault) else f"broken {fault.before_answer}"
 
 
 def _check_memory(connection: Connection, piece_bytes: int) -> None:

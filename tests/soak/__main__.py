@@ -1,6 +1,6 @@
 """`make soak`: 10,000 requests of every kind, and what they leave behind.
 
-A real `tandem serve` in front of a scripted backend. It is warmed with a fifth of the requests
+A real `tandem serve` in front of a scripted backend. It is warmed with half as many requests
 first; afterwards its memory, file descriptors, threads and connections must be what they were, and
 the books must hold a row for each model call. Then a stream beside 10,000 refused requests must
 keep its pace. Ends with status 1 when something is not as it should be. Linux only (/proc).
@@ -72,7 +72,7 @@ async def _soak(folder: Path, request_count: int, seed: int, core: int) -> list[
             os.sched_setaffinity(server.process.pid, {core})
             port = int(server.base.rpartition(":")[2])
             clients = Clients(port, seed)
-            await clients.run(request_count // 5, AT_ONCE)
+            await clients.run(request_count // 2, AT_ONCE)
             before = await _settled(server, upstream)
             begun_s = time.perf_counter()
             await clients.run(request_count, AT_ONCE)

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from itertools import count, pairwise
 
-from tests.soak.clients import Clients, Line
+from tests.soak.clients import WITHIN_S, Clients, Line
 
 FLOOD_AT_ONCE = 8
 FLOOD_NICE = 19  # the stream's reader comes first on their core
@@ -37,7 +37,8 @@ async def paced(port: int, until: asyncio.Event) -> Pace:
     await line.reader.readuntil(b"\r\n\r\n")
     times_s: list[float] = []
     while not until.is_set():
-        await line.reader.readuntil(b"\n\n\r\n")
+        async with asyncio.timeout(WITHIN_S):
+            await line.reader.readuntil(b"\n\n\r\n")
         times_s.append(time.perf_counter())
     await line.leave()
     times_s = times_s[WARM_EVENTS:]
@@ -85,8 +86,9 @@ async def _flood(port: int, request_count: int) -> None:
         )
         while (number := next(numbers)) < request_count:
             sent, wanted = ways[number % len(ways)]
-            await line.send(sent)
-            status, answer = await line.receive()
+            async with asyncio.timeout(WITHIN_S):
+                await line.send(sent)
+                status, answer = await line.receive()
             assert status == wanted, (sent[:200], status, answer)
             if wanted == 431 or sent.startswith(large):
                 await line.leave()

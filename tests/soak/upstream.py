@@ -74,6 +74,8 @@ class Upstream:
         is_paced = body["x_way"] == "paced"
         text = BIG_TEXT if body.get("x_is_big") else "x"
         gone = asyncio.ensure_future(reader.read(1)) if is_paced else None
+        if gone is not None:
+            gone.add_done_callback(lambda done: done.cancelled() or done.exception())
         loop = asyncio.get_running_loop()
         due_s = loop.time()
         for number in range(body["x_events"]):
@@ -82,7 +84,6 @@ class Upstream:
                 due_s += PACE_S  # a late one does not delay those behind it
                 await asyncio.wait({gone}, timeout=max(0.0, due_s - loop.time()))
                 if gone.done():
-                    gone.exception()
                     return False
             await writer.drain()
         if body["x_way"] == "broken":
