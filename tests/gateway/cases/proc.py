@@ -55,3 +55,15 @@ def descriptors(pid: int) -> list[str]:
 def thread_count(pid: int) -> int:
     """Threads of a process."""
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def child_count(pid: int) -> int:
+    """Processes that a process started and that still run or wait to be reaped."""
+    found = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # ended since it was listed
+        found += parent == pid
+    return found
