@@ -174,7 +174,7 @@ class Pipeline:
         request = read_request(exchange, body, self._max_body_bytes)
         entry.kind = request.kind
         entry.model = request.model or None
-        entry.stream = request.is_stream
+        entry.stream = int(request.is_stream)
         entry.max_tokens = request.max_tokens
         return request
 

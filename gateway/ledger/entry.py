@@ -11,8 +11,7 @@ from hashlib import blake2b
 from math import floor
 from typing import Any, Literal
 
-from gateway.ledger.row import COLUMNS, INT_MAX, UNSAID
-from gateway.store.statements import BRIEF
+from gateway.ledger.row import BLANK, COLUMNS, INT_MAX, UNSAID
 from proto.events import Speculation, Timings, Usage
 
 Kind = Literal[
@@ -66,7 +65,7 @@ class Entry:
     client_kind: str | None = None
     surface: str | None = None
     path: RequestPath | None = None
-    stream: bool | None = None
+    stream: int | None = None
     model: str | None = None
     backend: str | None = None
     upstream_key: str | None = None
@@ -96,7 +95,7 @@ class Entry:
     note_tokens: int | None = None
     hidden_tokens: int | None = None
     usage_source: UsageSource = "none"
-    adjusted: bool = False
+    adjusted: int = 0
     tool_calls: int | None = None
     max_tokens: int | None = None
     queue_ms: int | None = None
@@ -158,16 +157,20 @@ class Entry:
         than their whole are cut to it, and impossible counts are unknown.
         """
         prompt, completion = _count(prompt), _count(completion)
-        cached = _part(cached, prompt)
-        cache_write = _part(cache_write, _rest(prompt, cached))
-        reasoning = _part(reasoning, completion)
+        if cached is not None:
+            cached = _part(cached, prompt)
+        if cache_write is not None:
+            cache_write = _part(cache_write, _rest(prompt, cached))
+        if reasoning is not None:
+            reasoning = _part(reasoning, completion)
         self.upstream_input_tokens = self.prompt_tokens = prompt
         self.upstream_output_tokens = self.completion_tokens = completion
         self.upstream_cached_tokens = self.cached_tokens = cached
         self.upstream_cache_write_tokens = self.cache_write_tokens = cache_write
         self.upstream_reasoning_tokens = self.reasoning_tokens = reasoning
-        self.note_tokens = self.hidden_tokens = None
-        self.adjusted = False
+        if self.note_tokens is not None or self.hidden_tokens is not None:
+            self.note_tokens = self.hidden_tokens = None
+        self.adjusted = 0
         self.usage_source = source
 
     def book_hidden(
@@ -182,7 +185,7 @@ class Entry:
         output = _sum(call.upstream_output_tokens for call in calls)
         self.note_tokens = _part(note, self.upstream_input_tokens)
         self.hidden_tokens = _part(hidden, output)
-        self.adjusted = is_estimated
+        self.adjusted = int(is_estimated)
         self._show()
         self.completion_tokens = _rest(output, self.hidden_tokens)
         reasoning = _sum(call.upstream_reasoning_tokens for call in calls)
@@ -203,7 +206,7 @@ class Entry:
         self.note_tokens = usage.note_tokens
         self.hidden_tokens = usage.hidden_tokens
         self.usage_source = "backend"
-        self.adjusted = False
+        self.adjusted = 0
 
     def book_timings(self, timings: Timings) -> None:
         """Books our own engine's times: `ttft` is `queue` + `prompt` exactly, also when rounded."""
@@ -335,8 +338,7 @@ class Entry:
 
 
 ENTRY_COLUMNS = frozenset(COLUMNS) & Entry.__annotations__.keys()
-# What `BRIEF` rows are made of.
-_USUAL = {name: getattr(Entry, name, None) for name in BRIEF if name in ENTRY_COLUMNS}
+_USUAL = BLANK | {name: getattr(Entry, name, None) for name in BLANK.keys() & ENTRY_COLUMNS}
 
 
 def body_hash(key: bytes, text: str, spans: Mapping[str, tuple[int, int]]) -> str:
@@ -346,15 +348,15 @@ def body_hash(key: bytes, text: str, spans: Mapping[str, tuple[int, int]]) -> st
     the fields, the space between them, `stream` and `stream_options` do not count. `key`: of this
     installation, at most 64 bytes.
     """
-    pieces = []
+    pieces: list[str] = []
     for name in sorted(spans):
         if name not in NOT_HASHED:
             start, end = spans[name]
-            pieces.append(name)
             if end - start > HASHED_HEAD_CHARS + HASHED_TAIL_CHARS:
-                pieces += (str(end - start), text[start : start + HASHED_HEAD_CHARS])
-                start = end - HASHED_TAIL_CHARS
-            pieces.append(text[start:end])
+                head = text[start : start + HASHED_HEAD_CHARS]
+                pieces += (name, str(end - start), head, text[end - HASHED_TAIL_CHARS : end])
+            else:
+                pieces += (name, text[start:end])
     # JSON has no NUL in it: two different bodies do not read alike.
     hashed = "\0".join(pieces).encode(errors="surrogatepass")
     return blake2b(hashed, key=key, digest_size=8).hexdigest()

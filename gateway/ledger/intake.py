@@ -7,7 +7,6 @@ every moment rows made = written + waiting + dropped.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from threading import Lock
 from typing import Any
 
@@ -69,6 +68,7 @@ class Intake:
         self._queue: deque[Entry] = deque()  # at most _queue_rows
         self._heads: deque[Entry] = deque()  # at most half as many
         self._queue_rows = queue_rows
+        self._most_heads = queue_rows // 2
         self._on_batch = on_batch
         self._on_overflow = on_overflow
         self._lock = Lock()  # of every count; held for a few instructions at a time
@@ -82,9 +82,8 @@ class Intake:
 
     def put_head(self, entry: Entry) -> None:
         """Notes an open request, if there is room: a head is not a row in the books."""
-        with self._lock:
-            if len(self._heads) + len(self._queue) < self._queue_rows // 2 and not self.is_over:
-                self._heads.append(entry)
+        if len(self._heads) + len(self._queue) < self._most_heads:
+            self._heads.append(entry)
 
     def put(self, entry: Entry) -> None:
         """Takes a closed request in, once."""
@@ -92,15 +91,15 @@ class Intake:
             if entry.is_booked:
                 return  # whoever hands it over again changes nothing
             entry.is_booked = True
-            is_queued = len(self._queue) < self._queue_rows and not self.is_over
-            if is_queued:
+            queued = len(self._queue)
+            is_room = queued < self._queue_rows and not self.is_over
+            if is_room:
                 self._made += 1
                 self._queue.append(entry)
-            is_batch = is_queued and len(self._queue) == BATCH_ROWS
-        if is_batch:
-            self._on_batch()
-        elif not is_queued:
+        if not is_room:
             self._put_beyond(encode(entry.columns()))
+        elif queued + 1 == BATCH_ROWS:
+            self._on_batch()
 
     def counts(self) -> Counts:
         """Where the rows are, all at one moment."""
@@ -230,8 +229,4 @@ class Intake:
 
 
 def _pop(queue: deque[Entry], most: int) -> list[Entry]:
-    count = min(most, len(queue))
-    entries = list(islice(queue, count))
-    for _ in range(count):
-        queue.popleft()
-    return entries
+    return [queue.popleft() for _ in range(min(most, len(queue)))]

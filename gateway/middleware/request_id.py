@@ -24,8 +24,7 @@ class RequestIds:
     ) -> None:
         self._now = now
         self._random_bytes = random_bytes
-        self._drawn = ""
-        self._at = 0
+        self._drawn: list[str] = []
         self._ms = -1
         self._prefix = ""
 
@@ -35,9 +34,9 @@ class RequestIds:
         if ms != self._ms:
             self._ms = ms
             self._prefix = "".join([_ALPHABET[ms >> shift & 31] for shift in _TIME_SHIFTS])
-        at = self._at
-        if at == len(self._drawn):
-            drawn = self._random_bytes(RANDOM_CHARS * DRAWN_AT_ONCE)
-            self._drawn, at = drawn.translate(_FIVE_BITS).decode(), 0
-        self._at = at + RANDOM_CHARS
-        return self._prefix + self._drawn[at : self._at]
+        if not self._drawn:
+            chars = self._random_bytes(RANDOM_CHARS * DRAWN_AT_ONCE).translate(_FIVE_BITS).decode()
+            self._drawn = [
+                chars[at : at + RANDOM_CHARS] for at in range(0, len(chars), RANDOM_CHARS)
+            ]
+        return self._prefix + self._drawn.pop()

@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from operator import attrgetter
 from select import PIPE_BUF  # a pipe takes so many bytes at once, or none of them
 from threading import Event, Lock, Thread
 from typing import Any
 
+import msgspec
 import structlog
 
 from gateway.ledger.entry import Entry
@@ -30,10 +30,7 @@ GATHER_S = 0.02  # lines of so long a time are written with one system call
 LAST_WRITE_S = 2.0  # for what waits when the process ends
 
 _ENCODE = json.JSONEncoder(default=repr).encode
-# What `encode` makes anew for every value: (markers, default, quote, indent, separators, options).
-_encode_quickly = c_make_encoder(
-    None, repr, encode_basestring_ascii, None, ": ", ", ", False, False, True
-)
+_encode_quickly = msgspec.json.Encoder().encode
 _LINE_END = "}\n"  # JSON has no other line break
 AccessLog = Callable[[Entry], None]
 
@@ -188,14 +185,17 @@ class _AccessLines:
         self._stamp = ""
 
     def __call__(self, entry: Entry) -> None:
-        facts = facts_of(entry)
         second, ms = divmod(entry.ts_ms + (entry.total_ms or 0), 1000)
         if second != self._second:
             self._second = second
             self._stamp = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        line = "".join(_encode_quickly(facts, 0))[:-1]
+        facts = facts_of(entry)
+        try:
+            line = _encode_quickly(facts).decode()
+        except UnicodeEncodeError:  # a name with half a character in it
+            line = _ENCODE(facts)
         self._write(
-            f'{line}, "event": "request.finished", "level": "info", '
+            f'{line[:-1]}, "event": "request.finished", "level": "info", '
             f'"timestamp": "{self._stamp}.{ms:03}Z"}}\n'
         )
 

@@ -54,21 +54,21 @@ class Metrics:
     def __init__(self) -> None:
         self.sources: list[Source] = []
         self.tap_faults = 0
-        self._requests: dict[Labels, int] = {}
-        self._backends: dict[str, _OfBackend] = {}
+        self._kinds: dict[tuple[str | None, ...], _OfKind] = {}
 
     def note_closed(self, entry: Entry) -> None:
         """Counts a request that has ended."""
-        backend = entry.backend or "none"
-        key = (entry.surface or "none", entry.path or "none", backend, entry.outcome or "lost")
-        self._requests[key] = self._requests.get(key, 0) + 1
-        seen = self._backends.get(backend)
+        key = entry.surface, entry.path, entry.backend, entry.outcome
+        seen = self._kinds.get(key)
         if seen is None:
-            seen = self._backends[backend] = _OfBackend()
+            seen = self._kinds[key] = _OfKind()
+        seen.count += 1
         if (total_ms := entry.total_ms) is not None:
-            _observe(seen.request_ms, total_ms)
+            seen.request_ms[bisect_left(BUCKETS_MS, total_ms)] += 1
+            seen.request_ms[-1] += total_ms
         if (ttft_ms := entry.ttft_ms) is not None:
-            _observe(seen.ttft_ms, ttft_ms)
+            seen.ttft_ms[bisect_left(BUCKETS_MS, ttft_ms)] += 1
+            seen.ttft_ms[-1] += ttft_ms
         seen.prompt += entry.prompt_tokens or 0
         seen.completion += entry.completion_tokens or 0
         seen.cached += entry.cached_tokens or 0
@@ -79,14 +79,7 @@ class Metrics:
 
     def values(self) -> Values:
         """Everything that this process knows now, by family and labels."""
-        known: Values = {family.name: {} for family in FAMILIES}
-        known["requests"].update(self._requests)
-        for backend, seen in self._backends.items():
-            for kind in ("prompt", "completion", "cached"):
-                known["tokens"][backend, kind] = getattr(seen, kind)
-            known["request_ms"][backend,] = list(seen.request_ms)
-            if any(seen.ttft_ms):
-                known["ttft_ms"][backend,] = list(seen.ttft_ms)
+        known = add_up(seen.values(*key) for key, seen in self._kinds.items())
         known["tap_faults"][()] = self.tap_faults
         for source in self.sources:
             for name, labels, value in source():
@@ -153,18 +146,37 @@ class _Shown:
             yield shown
 
 
-class _OfBackend:
-    """What is counted for each backend. A histogram: each bucket, those beyond, the sum."""
+class _OfKind:
+    """Requests of one surface, path, backend and outcome, added up.
+
+    A histogram: each bucket, those beyond, the sum.
+    """
 
     def __init__(self) -> None:
+        self.count = 0
         self.request_ms = [0.0] * (len(BUCKETS_MS) + 2)
         self.ttft_ms = [0.0] * (len(BUCKETS_MS) + 2)
         self.prompt = self.completion = self.cached = 0
 
-
-def _observe(histogram: list[float], value_ms: int) -> None:
-    histogram[bisect_left(BUCKETS_MS, value_ms)] += 1
-    histogram[-1] += value_ms
+    def values(
+        self, surface: str | None, path: str | None, backend: str | None, outcome: str | None
+    ) -> Values:
+        """The samples of the families they belong to."""
+        backend = backend or "none"
+        known: Values = {
+            "requests": {
+                (surface or "none", path or "none", backend, outcome or "lost"): self.count
+            },
+            "request_ms": {(backend,): self.request_ms},
+            "tokens": {
+                (backend, "prompt"): self.prompt,
+                (backend, "completion"): self.completion,
+                (backend, "cached"): self.cached,
+            },
+        }
+        if any(self.ttft_ms):
+            known["ttft_ms"] = {(backend,): self.ttft_ms}
+        return known
 
 
 def _cumulated(counts: list[float]) -> list[tuple[str, float]]:

@@ -7,19 +7,21 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import structlog
 
 from gateway.exchange import Headers
 from gateway.relay.usage import WORDLESS, Reader, Reading, reader_of
 from gateway.settings.types import Surface
 from gateway.surfaces.encoding import unpacker
-from gateway.surfaces.json_text import Scan, scanners
+from gateway.surfaces.json_text import scanners
 from gateway.surfaces.sse import RecordTooLarge, SseEvent, SseParser
 from proto.limits import ANSWER_TAP_BYTES
 
 log = structlog.get_logger(__name__)
 
-_quick, _patient = scanners()
+_decode = msgspec.json.Decoder().decode
+_, _scan = scanners()
 
 BYTES_PER_TOKEN = 4  # of a text in UTF-8, where nothing better is known
 
@@ -116,10 +118,12 @@ class WholeTap(Tap):
         if not body:
             return
         answer = _parse(body)
-        # Gemini streams without `alt=sse` are one JSON list of what would be events.
-        for item in answer if type(answer) is list else (answer,):
-            if type(item) is dict:
-                self._reader(self.reading, item)
+        if type(answer) is dict:
+            self._reader(self.reading, answer)
+        elif type(answer) is list:  # Gemini's streams without `alt=sse`: what would be events
+            for item in answer:
+                if type(item) is dict:
+                    self._reader(self.reading, item)
 
 
 class BytesTap(Tap):
@@ -227,23 +231,20 @@ def tap_of_bytes(
 
 def _parse(data: bytes) -> Any:
     """The one JSON value in these bytes. Raises: ValueError."""
-    text = data.decode()
     try:
-        return _one_value(text, _quick)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        return _one_value(text, _patient)
+        return _decode(data)
+    except msgspec.DecodeError:  # it is strict: half a character, NaN, a number of 5,000 digits
+        return _one_value(data.decode())
 
 
-def _one_value(text: str, scan: Scan) -> Any:
+def _one_value(text: str) -> Any:
     try:
-        value, end = scan(text, 0)
+        value, end = _scan(text, 0)
     except StopIteration:
         value, end = None, -1
     if end != len(text):  # there are blanks around it, or it is no JSON
         bare = text.strip(" \t\r\n")
         if len(bare) == len(text):
             raise json.JSONDecodeError("Expecting one value", text, max(end, 0))
-        return _one_value(bare, scan)
+        return _one_value(bare)
     return value

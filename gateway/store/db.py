@@ -37,6 +37,7 @@ class StoreFault(Exception):
     ├── NotTemporary     a test run may not touch a real database
     ├── UnknownDatabase  an address of a kind we do not speak
     ├── BadAddress       an address that cannot be read
+    ├── NoDatabase       a file that is something else
     ├── DriverMissing    PostgreSQL without its driver
     └── MigrationFailed  its tables could not be brought to the newest version
     """
@@ -69,6 +70,14 @@ class BadAddress(StoreFault):
             "The database address cannot be read: write postgresql://USER:PASSWORD@HOST:PORT/NAME "
             "and percent-encode signs such as @, / and % in its parts."
         )
+
+
+class NoDatabase(StoreFault):
+    """What stands at `path` cannot be used as a database."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
 
 
 class DriverMissing(StoreFault):
@@ -113,7 +122,7 @@ class Database:
 
         `only_below`: the folder of temporary files, in a test run; databases elsewhere are refused.
 
-        Raises: NotTemporary, UnknownDatabase, BadAddress, DriverMissing, OSError.
+        Raises: NotTemporary, UnknownDatabase, BadAddress, NoDatabase, DriverMissing, OSError.
         """
         if isinstance(target, Path) or "://" not in target:
             return _open_sqlite(Path(target).expanduser(), only_below)
@@ -185,17 +194,29 @@ def _open_sqlite(path: Path, only_below: Path | None) -> Database:
 
 
 def _prepare_file(path: Path) -> None:
-    """Creates folder and file, and sets what must be set before there is a table."""
+    """Creates folder and file, and sets what must be set before there is a table.
+
+    Nothing is done to what is no database: a slip in a path must not close somebody's folder.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(path.parent):
         if not path.exists():
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        elif not path.is_file():
+            raise NoDatabase(path, "it is no file")
+        try:
+            _set_up(path)
+        except sqlite3.Error as fault:
+            raise NoDatabase(path, str(fault)) from fault
         # By name: closing a descriptor of the file would drop SQLite's own locks on it.
         path.chmod(0o600)
-        with closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
-            if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _set_up(path: Path) -> None:
+    with closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
+        if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
 
 
 def _open_postgres(address: str, only_below: Path | None) -> Database:

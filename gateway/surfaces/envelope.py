@@ -15,8 +15,10 @@ from proto.limits import JSON_DEPTH, MODEL_NAME_CHARS
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 # What stands before a value and behind it, where nothing is wrong.
-_NAME = re.compile(r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*')
-_NEXT_NAME = re.compile(r"[ \t\n\r]*," + _NAME.pattern)
+_NAME = r'[ \t\n\r]*"([^"\\\x00-\x1f]*)"[ \t\n\r]*:[ \t\n\r]*'
+_FIRST_NAME = re.compile(r"[ \t\n\r]*\{" + _NAME)
+_NEXT_NAME = re.compile(r"[ \t\n\r]*," + _NAME)
+_END = re.compile(r"[ \t\n\r]*\}[ \t\n\r]*\Z")
 
 
 def _refuse_constant(name: str) -> Any:
@@ -144,35 +146,46 @@ def _read_object(text: str, scan: Scan) -> Envelope:
     fields: dict[str, Any] = {}
     spans: dict[str, tuple[int, int]] = {}
     repeated: set[str] = set()
-    at = _skip(text, 0)
-    if not text.startswith("{", at):
-        raise json.JSONDecodeError("Expecting an object", text, at)
-    named = _NAME.match(text, at + 1)
-    if named is None and text.startswith("}", _skip(text, at + 1)):
-        at = _skip(text, at + 1)
+    if (named := _FIRST_NAME.match(text)) is not None:
+        name, at = named[1], named.end()
     else:
-        name, at = _name_at(text, at + 1) if named is None else (named[1], named.end())
-        while True:
-            try:
-                value, end = scan(text, at)
-            except StopIteration as fault:
-                raise json.JSONDecodeError("Expecting value", text, fault.value) from None
-            if name in fields:
-                repeated.add(name)
-            fields[name] = value
-            spans[name] = (at, end)
-            if (named := _NEXT_NAME.match(text, end)) is not None:
-                name, at = named[1], named.end()
-                continue
-            at = _skip(text, end)
-            if not text.startswith(",", at):
-                break
-            name, at = _name_at(text, at + 1)
-    if not text.startswith("}", at):
+        at = _skip(text, 0)
+        if not text.startswith("{", at):
+            raise json.JSONDecodeError("Expecting an object", text, at)
+        if _END.match(text, at + 1) is not None:
+            return Envelope(text, fields, spans, frozenset())
+        _refuse_end(text, at + 1)
+        name, at = _name_at(text, at + 1)
+    while True:
+        try:
+            value, end = scan(text, at)
+        except StopIteration as fault:
+            raise json.JSONDecodeError("Expecting value", text, fault.value) from None
+        if name in fields:
+            repeated.add(name)
+        fields[name] = value
+        spans[name] = (at, end)
+        if (named := _NEXT_NAME.match(text, end)) is not None:
+            name, at = named[1], named.end()
+        elif _END.match(text, end) is not None:
+            return Envelope(text, fields, spans, frozenset(repeated))
+        else:
+            name, at = _name_at(text, _comma_at(text, end) + 1)
+
+
+def _comma_at(text: str, at: int) -> int:
+    """Where the comma behind a value stands, after which there is no plain name."""
+    _refuse_end(text, at)
+    at = _skip(text, at)
+    if not text.startswith(",", at):
         raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-    if (end := _skip(text, at + 1)) != len(text):
-        raise json.JSONDecodeError("Extra data", text, end)
-    return Envelope(text, fields, spans, frozenset(repeated))
+    return at
+
+
+def _refuse_end(text: str, at: int) -> None:
+    """The object must not end here: there is more behind it."""
+    if text.startswith("}", at := _skip(text, at)):
+        raise json.JSONDecodeError("Extra data", text, _skip(text, at + 1))
 
 
 def _name_at(text: str, at: int) -> tuple[str, int]:

@@ -1,5 +1,6 @@
 """How databases are opened."""
 
+import os
 import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from gateway.store.db import BadAddress, Database, DriverMissing, NotTemporary, UnknownDatabase
+from gateway.store.db import (
+    BadAddress,
+    Database,
+    DriverMissing,
+    NoDatabase,
+    NotTemporary,
+    UnknownDatabase,
+)
 from gateway.store.migrate import migrate
 
 
@@ -25,6 +33,20 @@ def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None
     path.touch(0o644)
     Database.open(path).close()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_no_database_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    """A ledger's path that was meant for something else; as root it once closed a whole folder."""
+    folder, text, pipe = tmp_path / "folder", tmp_path / "text", tmp_path / "pipe"
+    folder.mkdir()
+    text.write_text("a letter to somebody\n")
+    os.mkfifo(pipe)
+    for path in (folder, text, pipe):
+        path.chmod(0o755)
+        with pytest.raises(NoDatabase, match=path.name):
+            Database.open(path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert text.read_text() == "a letter to somebody\n"
 
 
 def test_sqlite_is_set_up_before_its_first_table(sqlite: Database) -> None:

@@ -1,8 +1,8 @@
-"""What one request costs the ledger in CPU time, on each thread: `python scripts/bench/ledger.py`.
+"""What one request costs the ledger in CPU time, on each thread: `python -m bench.ledger`.
 
 20,000 closed requests with about 40 known columns and a price, into a SQLite file with all indexes.
 Prints microseconds a row: filling an entry and `open` + `close` on the thread of the requests; the
-writer's thread in all (fitting, pricing, SQLite). Run it from the root of the checkout.
+writer's thread in all (fitting, pricing, SQLite).
 """
 
 import os
@@ -16,7 +16,7 @@ from gateway.ledger.clock import Clock
 from gateway.ledger.entry import Entry
 from gateway.ledger.prices import PriceList
 from gateway.ledger.writer import Ledger
-from gateway.middleware.request_id import new_request_id
+from gateway.middleware.request_id import RequestIds
 from gateway.settings.types import LedgerSettings, PriceSettings, TokenPrices
 from gateway.store.db import Database
 
@@ -45,7 +45,7 @@ def filled(request_id: str, body_hash: str, number: int) -> Entry:
         version="0.1.0", code_sha="0123456789ab",
     )  # fmt: skip
     entry.model = entry.upstream_model = "kestrel-large"
-    entry.stream, entry.max_tokens, entry.body_hash = True, 4096, body_hash
+    entry.stream, entry.max_tokens, entry.body_hash = 1, 4096, body_hash
     entry.session_hash, entry.config_rev = "0123456789abcdef", "0123456789ab"
     entry.path, entry.backend, entry.upstream_key = "relay", "skyline", "team"
     entry.status = entry.upstream_status = 200
@@ -63,7 +63,8 @@ def filled(request_id: str, body_hash: str, number: int) -> Entry:
 def main() -> None:
     """Measures and prints."""
     row_count = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
-    names = [(new_request_id(), os.urandom(8).hex(), number) for number in range(row_count)]
+    new_id = RequestIds()
+    names = [(new_id(), os.urandom(8).hex(), number) for number in range(row_count)]
     fill_s = put_s = write_s = 0.0
     with tempfile.TemporaryDirectory() as folder:
         books = Ledger(
