@@ -23,7 +23,7 @@ from gateway.surfaces.request import ModelRequest
 
 log = structlog.get_logger(__name__)
 
-GATHER_S = 0.02
+GATHER_S = 0.005
 AT_ONCE = 32  # settled in one turn of the event loop: it must not be held for long
 MOST_WAITING = 1_000  # beyond it requests settle on their own way
 

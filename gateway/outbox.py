@@ -22,7 +22,7 @@ class Outbox:
     """Gathers the senders of one turn; while there is next to nothing to do, nothing waits."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._due: list[Sender] = []
         self._count = 0  # of this turn
         self._is_calm = True
@@ -30,7 +30,7 @@ class Outbox:
     def add(self, sender: Sender) -> None:
         """Has it flushed before the loop waits again. One call is enough for many bytes."""
         if not self._count:
-            self._loop.call_soon(self._end_turn)
+            self.loop.call_soon(self._end_turn)
         self._count += 1
         if self._is_calm:
             sender.flush()

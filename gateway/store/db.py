@@ -184,6 +184,8 @@ def _open_sqlite(path: Path, only_below: Path | None) -> Database:
             path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
         connection.execute(setting)
+        # What it notes to undo one statement of many rows is not written to a file each time.
+        connection.execute("PRAGMA temp_store = MEMORY")
         return connection
 
     # Takes the write lock when it begins, where waiting for it works, and not at the first write.

@@ -112,7 +112,7 @@ class Relayed:
         """The client's rows, once this many relayed requests are closed and none waits."""
         until_s = time.monotonic() + BOOKED_S
         while True:
-            time.sleep(0.05)  # what has ended is gathered for 20 ms before it is a row
+            time.sleep(0.05)  # what has ended is gathered for a moment before it is a row
             is_written = "tandem_ledger_waiting 0.0" in httpx.get(f"{self.base}/metrics").text
             rows = self._rows() if is_written else []
             closed = [row for row in rows if row["path"] and row["outcome"]]
