@@ -15,6 +15,7 @@ from gateway.ledger.entry import Entry
 from gateway.ledger.row import Bound, unbound
 from gateway.ledger.spill import Chunk, Spill, SpillFile, decode, encode
 
+YOUNG_S = 0.1  # a request that is no older may be over before its head is written: twice the work
 BATCH_ROWS = 250  # in one transaction: what waits for it is memory, and cold when it is written
 
 Source = Entry | dict[str, Any]  # a row to be: a closed request, or a line of the spill
@@ -139,12 +140,11 @@ class Intake:
             self.batch = Batch(sources, [], chunk)
         return self.batch
 
-    def take_queued(self) -> Batch | None:
-        """The oldest rows of the queue, and the requests that are still open."""
+    def take_queued(self, now_s: float) -> Batch | None:
+        """The oldest rows of the queue, and the requests that have been open for a while."""
         with self._lock:
             entries = _pop(self._queue, BATCH_ROWS)
-            heads = _pop(self._heads, BATCH_ROWS)
-            heads = [entry for entry in heads if not entry.is_closed]
+            heads = self._due_heads(now_s - YOUNG_S)
             if not entries and not heads:
                 return None
             self._taken = len(entries)
@@ -209,6 +209,16 @@ class Intake:
         if batch.chunk is not None:
             self._spill.settle(len(rest))
         return list(rest)
+
+    def _due_heads(self, newest_s: float) -> list[Entry]:
+        """Open requests that arrived before; the younger ones stay."""
+        due, young = [], []
+        for entry in _pop(self._heads, len(self._heads)):
+            if not entry.is_closed:
+                is_due = entry.arrived_s <= newest_s and len(due) < BATCH_ROWS
+                (due if is_due else young).append(entry)
+        self._heads.extendleft(reversed(young))
+        return due
 
     def _account(self, batch: Batch, row_count: int, *, is_written: bool) -> None:
         if is_written:

@@ -7,6 +7,7 @@ the database; a second one puts rows that the queue has no room for into the spi
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
+from time import sleep
 from typing import Protocol
 
 import structlog
@@ -75,7 +76,6 @@ class Ledger:
         living: Living | None = None,
     ) -> None:
         self._wake = Event()
-        self._breath = Event()  # never set
         self._spill_wake = Event()
         self._spill_file = claim_spill(state_dir)
         self._intake = Intake(
@@ -248,7 +248,7 @@ class Ledger:
             if lost_count:
                 reason = "the run before did not end cleanly"
                 log.warning("ledger.rows_lost", row_count=lost_count, reason=reason)
-        return self._intake.take_queued()
+        return self._intake.take_queued(self._clock.now_s())
 
     def _begin(self, batch: Batch) -> None:
         """Turns values into priced rows. From here on a row's prices are frozen."""
@@ -264,7 +264,7 @@ class Ledger:
                 self._add_price(row)
                 rows.append(bound(row))
             if number % BREATH_ROWS == 0:
-                self._breath.wait(BREATH_S)
+                sleep(BREATH_S)
         self._intake.begin(batch, rows)
 
     def _add_price(self, row: Columns) -> None:

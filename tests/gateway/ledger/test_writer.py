@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from gateway.ledger.books import Books, Counts, NoLedger
 from gateway.ledger.clock import Clock
-from gateway.ledger.intake import BATCH_ROWS, Intake
+from gateway.ledger.intake import BATCH_ROWS, YOUNG_S, Intake
 from gateway.ledger.row import Columns, row_from
 from gateway.ledger.spill import SpillFile
 from gateway.ledger.writer import COMMIT_S, Ledger
@@ -83,6 +83,34 @@ def test_a_request_that_ended_already_is_written_once(books: Ledger, database: D
     inserts = 1 if database.path is None else 2  # SQLite: and BEGIN
     assert counting.count["statement"] == inserts
     assert outcomes(database) == {"req-a": "succeeded"}
+
+
+def test_a_young_request_is_not_written_twice(
+    books: Ledger, database: Database, clock: FakeClock
+) -> None:
+    """Most are over a moment later. Those that are not are known within the second all the same."""
+    books.step()
+    short, long = (opened(name, arrived_s=clock.now_s) for name in ("req-short", "req-long"))
+    books.open(long)
+    books.open(short)
+    books.step()
+    assert outcomes(database) == {}
+    short.close(clock.now_s, outcome="succeeded")
+    books.close(short)
+    clock.pass_s(YOUNG_S)
+    with trouble(database) as counting:
+        books.step()
+    assert counting.count["statement"] == (2 if database.path is None else 3)  # SQLite: and BEGIN
+    assert outcomes(database) == {"req-short": "succeeded", "req-long": None}
+
+
+def test_open_requests_beyond_a_batch_stay_for_the_next(books: Ledger, database: Database) -> None:
+    for number in range(BATCH_ROWS + 10):
+        books.open(opened(f"req-{number:05}"))
+    books.step()
+    assert [*outcomes(database)] == [f"req-{number:05}" for number in range(BATCH_ROWS)]
+    books.step()
+    assert len(outcomes(database)) == BATCH_ROWS + 10
 
 
 def test_a_head_that_comes_after_its_row_changes_nothing(
