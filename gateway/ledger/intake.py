@@ -212,7 +212,8 @@ class Intake:
 
     def _due_heads(self, newest_s: float) -> list[Entry]:
         """Open requests that arrived before; the younger ones stay."""
-        due, young = [], []
+        due: list[Entry] = []
+        young: list[Entry] = []
         for entry in _pop(self._heads, len(self._heads)):
             if not entry.is_closed:
                 is_due = entry.arrived_s <= newest_s and len(due) < BATCH_ROWS
