@@ -12,8 +12,7 @@ from math import isfinite
 from operator import itemgetter
 from typing import Annotated, Any
 
-from msgspec import Meta, ValidationError, convert, defstruct
-
+from gateway.lean import msgspec
 from gateway.store.statements import BRIEF, HEAD
 
 Columns = dict[str, Any]  # of one row by name; what is not known is None or not there
@@ -157,8 +156,8 @@ def _plain(values: Mapping[str, Any]) -> Columns | None:
     msgspec looks at them in a fraction of the time.
     """
     try:
-        convert(values, _Plain)
-    except ValidationError:
+        msgspec.convert(values, _Plain)
+    except msgspec.ValidationError:
         return None
     text = "".join(filter(None, _read_texts(values)))
     return dict(values) if text.isascii() and "\0" not in text else None
@@ -244,13 +243,13 @@ _read_texts = itemgetter(*(name for name in BRIEF if name in _TEXTS))
 
 def _plain_field(name: str) -> tuple[str, Any]:
     """A column of `BRIEF` for msgspec: what needs no mending."""
-    kind: Any = Annotated[float, Meta(ge=-_REAL_MOST, le=_REAL_MOST)]
+    kind: Any = Annotated[float, msgspec.Meta(ge=-_REAL_MOST, le=_REAL_MOST)]
     if name in _TEXTS:
-        kind = Annotated[str, Meta(max_length=TEXT_CHARS)]
+        kind = Annotated[str, msgspec.Meta(max_length=TEXT_CHARS)]
     elif name in _MOST:
-        kind = Annotated[int, Meta(ge=0, le=_MOST[name])]
+        kind = Annotated[int, msgspec.Meta(ge=0, le=_MOST[name])]
     is_known = name in NEEDED or name in UNSAID
     return name, kind if is_known else kind | None
 
 
-_Plain = defstruct("_Plain", map(_plain_field, BRIEF), forbid_unknown_fields=True)
+_Plain = msgspec.defstruct("_Plain", map(_plain_field, BRIEF), forbid_unknown_fields=True)

@@ -18,9 +18,9 @@ from select import PIPE_BUF  # a pipe takes so many bytes at once, or none of th
 from threading import Event, Lock, Thread
 from typing import Any
 
-import msgspec
 import structlog
 
+from gateway.lean import msgspec
 from gateway.ledger.entry import Entry
 
 log = structlog.get_logger(__name__)

@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import structlog
 
 from gateway.exchange import Headers
+from gateway.lean import msgspec
 from gateway.relay.usage import WORDLESS, Reader, Reading, reader_of
 from gateway.settings.types import Surface
 from gateway.surfaces.encoding import unpacker

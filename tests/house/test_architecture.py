@@ -117,6 +117,7 @@ def test_no_fault_is_swallowed(path: Path) -> None:
                 "zstandard",
                 "email",
                 "opentelemetry",
+                "typing_extensions",
             ),
         ),
         (
