@@ -269,6 +269,9 @@ def test_operators_pages_need_the_token_or_the_machine_itself() -> None:
         assert fault.value.status == 404
 
 
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
 def test_request_ids_sort_by_time_and_differ() -> None:
     times = iter([1.0, 1.0, 2.0])
     new_id = RequestIds(lambda: next(times))
@@ -276,6 +279,9 @@ def test_request_ids_sort_by_time_and_differ() -> None:
     assert len(one) == 26 and one != other and max(one, other) < late
     assert RequestIds(lambda: 1.469918176385, bytes)() == "00000001DX0000000000000000"
     assert len({RequestIds()() for _ in range(100)}) == 100
+    for ms in (0, 1023, 1024, 1025, 1_785_499_200_123, 2**48 - 1):
+        shown = RequestIds(lambda ms=ms: (ms + 0.5) / 1000)()[:10]
+        assert sum(CROCKFORD.index(c) << 5 * at for at, c in enumerate(reversed(shown))) == ms
 
 
 @pytest.mark.parametrize(
