@@ -199,6 +199,8 @@ async def test_a_process_killed_under_load_comes_back_and_costs_no_other_a_row(
             await in_thread(
                 until, lambda: early <= closed(read_books(server, environ)), "early rows"
             )
+            booked_s, counts = time.time(), server.state_dir / "run" / "metrics-2.json"
+            await in_thread(until, lambda: counts.stat().st_mtime > booked_s, "early counts")
             killed_s = time.monotonic()
             await in_thread(kill, server, 2)
             await load.reach(200)
