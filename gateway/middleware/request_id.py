@@ -12,7 +12,7 @@ DRAWN_AT_ONCE = 256  # ids that one reading of the system's random source is goo
 
 
 class RequestIds:
-    """Makes ULIDs: 48 bits of millispans, 80 random bits, 26 characters that sort by time.
+    """Makes ULIDs: 48 bits of milliseconds, 80 random bits, 26 characters that sort by time.
 
     Source: github.com/ulid/spec.
     """

@@ -3,7 +3,6 @@
 The first two bytes of an input choose encoding and limit; one bit packs the rest first.
 """
 
-import gzip
 import json
 import sys
 import zlib
@@ -25,6 +24,7 @@ from gateway.surfaces.envelope import (
     value_edit,
 )
 from gateway.surfaces.request import prompt_bytes
+from tests.fuzz.packing import packed
 
 LIMITS: dict[str, Any] = {"gateway.surfaces.encoding.LEAST_UNPACKED_BYTES": 2048}
 MOST_BYTES = 3072
@@ -43,7 +43,7 @@ def check(data: bytes) -> None:
     encoding = ENCODINGS[kind % len(ENCODINGS)]
     limit_bytes = BODY_LIMITS[kind // 16 % len(BODY_LIMITS)]
     plain = body * BOMB_TIMES if way & IS_BOMB and len(body) < 32 else body
-    sent = _packed(plain, encoding) if way & IS_PACKED else body
+    sent = packed(plain, encoding) if way & IS_PACKED else body
     try:
         decoded = decoded_body(sent, encoding, limit_bytes)
     except ApiError as fault:
@@ -151,23 +151,6 @@ def _is_deep(value: Any) -> bool:
     return json.dumps(value).count("[") + json.dumps(value).count("{") > 100
 
 
-def _packed(plain: bytes, encoding: bytes | None) -> bytes:
-    match encoding:
-        case b"gzip" | b" X-GZip ":
-            half = len(plain) // 2  # two members
-            return gzip.compress(plain[:half], mtime=0) + gzip.compress(plain[half:], mtime=0)
-        case b"deflate":
-            return zlib.compress(plain)
-        case b"br":
-            return bytes(brotli.compress(plain, quality=1))
-        case b"zstd":
-            half = len(plain) // 2
-            packer = zstandard.ZstdCompressor(level=1)
-            return packer.compress(plain[:half]) + packer.compress(plain[half:])
-        case _:
-            return plain
-
-
 def _unpacked(sent: bytes, encoding: bytes) -> bytes:
     """The whole of it, by the libraries' simplest functions."""
     match encoding:
@@ -208,8 +191,8 @@ def _seeds() -> Iterator[bytes]:
         for way in (0, IS_PACKED, IS_PACKED | IS_BOMB):
             for limit in range(len(BODY_LIMITS)):
                 yield bytes([encoding + 16 * limit, way]) + b'{"model":"m"}'
-        yield bytes([encoding + 48, 0]) + _packed(bodies[0], ENCODINGS[encoding])
-        yield bytes([encoding + 48, 0]) + _packed(bodies[0], ENCODINGS[encoding])[:-4]
+        yield bytes([encoding + 48, 0]) + packed(bodies[0], ENCODINGS[encoding])
+        yield bytes([encoding + 48, 0]) + packed(bodies[0], ENCODINGS[encoding])[:-4]
 
 
 FINDS: dict[str, bytes] = {
