@@ -141,6 +141,7 @@ def _serve(way: int, sent: bytes, lengths: bytes) -> list[Served]:
         assert exchange is not None and exchange.body_bytes >= len(_FLOOD), "it is taken for ever"
     _loop.turn(3)
     if way & LEAVES:
+        transport.abort()  # as every event loop has it by then
         connection.connection_lost(None)
     elif way & IS_SLOW:
         connection.resume_writing()
@@ -312,6 +313,9 @@ FINDS: dict[str, bytes] = {
     + b"fffff\r\nhello",
     "a transfer coding that is not undone": b"\0\0\0\0\0" + _HEAD
     + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "a client that leaves before its next request has begun": bytes([STREAMS | TURNS | LEAVES])
+    + b"\3\3\0\t" + 3 * b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" + b"GConnection: upgrade\r\n"
+    b"Upgrade: h2c\r\nP/1.1\r\nhost: x\r\n\r\nGET / HTTP/1.1\r\nhost: x\r\n\r\n",
     "an offer in HTTP/0.9": b"\0\0\0\0\0GET /\r\nHost: x\r\n"
     b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n",
     "an offer in HTTP/1.0": bytes([STREAMS, 0, 0, 0, 0]) + b"GET / HTTP/1.0\r\n"
