@@ -28,8 +28,6 @@ class KnownHead:
     `facts`: what others found out from these headers and need not find out again, by who asks.
     """
 
-    __slots__ = ("_fields", "_headers", "_is_sound", "_length_at", "facts")
-
     def __init__(self, headers: Headers) -> None:
         self._headers = headers
         self._fields = dict(reversed(headers))  # the first of each name
