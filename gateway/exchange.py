@@ -18,6 +18,7 @@ Headers = list[tuple[bytes, bytes]]
 # Seconds, sent by the SDKs, by Claude Code and by google-genai.
 WAIT_HEADERS = (b"x-stainless-read-timeout", b"x-stainless-timeout", b"x-server-timeout")
 _WAIT_NAMES = frozenset(WAIT_HEADERS)
+MOST_FACTS = 32
 LAST_WRITE_S = 5.0  # for the error that ends an answer to be taken
 NO_BODY = frozenset({204, 304})
 
@@ -71,6 +72,7 @@ class Exchange:
     `path` is the one value that routing and authorization both use, with escapes resolved;
     `raw_path` as it came; `rest` the part of the path that the route leaves open. `fields`: the
     first header of each (lower-case) name. `surface` names the dialect of its errors.
+    `facts`: what is known of its headers by earlier requests with the same (`note_fact`).
     `is_peer_local`: the connection comes from this machine (a proxy on it may speak for others).
     """
 
@@ -99,17 +101,24 @@ class Exchange:
 
     def __init__(
         self, line: Line, method: str, target: tuple[str, bytes, bytes], headers: Headers,
-        fields: dict[bytes, bytes], request_id: str,
+        fields: dict[bytes, bytes], request_id: str, facts: dict[object, Any] | None = None,
     ) -> None:  # fmt: skip
         self.method = method
         self.path, self.raw_path, self.query = target
         self.headers = headers
         self.fields = fields
         self.request_id = request_id
+        self.facts = {} if facts is None else facts
         self._line = line
         self._pieces: list[bytes] = []
 
     # The request.
+
+    def note_fact(self, about: object, fact: Any) -> None:
+        """Remembers what follows from the headers alone, for requests that have the same."""
+        if len(self.facts) >= MOST_FACTS:  # of backends and keys that are no longer configured
+            self.facts.clear()
+        self.facts[about] = fact
 
     def announced_wait_s(self) -> float | None:
         """How long the client says that it will wait; None when it does not, or not in numbers."""

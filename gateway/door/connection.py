@@ -18,7 +18,7 @@ import httptools
 
 from gateway.door.head import (
     UNREAD,
-    head_fault,
+    KnownHead,
     head_without_offer,
     headers_too_large,
     malformed,
@@ -74,6 +74,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_local = False
         self._target = b""
         self._headers: Headers = []
+        self._known: KnownHead | None = None
         self._head_bytes = 0  # of the head that is arriving, in data before this one
         self._fed_bytes = 0
         self._receiving: Exchange | None = None  # its body is arriving
@@ -312,14 +313,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _new_exchange(self) -> Exchange:
         headers = self._headers
-        exchange = Exchange(
-            self,
-            self._method().decode("ascii"),
-            split_target(self._target),
-            headers,
-            dict(reversed(headers)),  # the first of each name
-            self._door.new_id(),
-        )
+        self._known = known = KnownHead.of(headers, self._known)
+        method, target = self._method().decode("ascii"), split_target(self._target)
+        fields = known.fields_of(headers)
+        exchange = Exchange(self, method, target, headers, fields, self._door.new_id(), known.facts)
         exchange.is_peer_local = self._is_local
         return exchange
 
@@ -330,8 +327,8 @@ class ClientConnection(asyncio.Protocol):
             exchange.speaks_chunked = exchange.keeps_connection = False
         elif not self._parser.should_keep_alive():
             exchange.keeps_connection = False
-        head_bytes = self._head_bytes + self._fed_bytes
-        return head_fault(exchange.headers, exchange.fields, version, at_most_bytes=head_bytes)
+        assert self._known is not None
+        return self._known.fault(version, at_most_bytes=self._head_bytes + self._fed_bytes)
 
     def _refuse(self, fault: ApiError, exchange: Exchange | None = None) -> None:
         """Answers what was asked so far with an error, and hears no more."""

@@ -1,6 +1,7 @@
 """The head of a client's request: what it says, and what makes us refuse it. Knows no socket."""
 
 from functools import lru_cache
+from typing import Any
 from urllib.parse import unquote
 
 import httptools
@@ -19,6 +20,55 @@ class _Unread(Headers):
 
 UNREAD = _Unread()
 _OFFERS = frozenset({b"upgrade", b"http2-settings"})
+
+
+class KnownHead:
+    """A head as a connection sent it last. Most clients send the same again, but for its length.
+
+    `facts`: what others found out from these headers and need not find out again, by who asks.
+    """
+
+    def __init__(self, headers: Headers) -> None:
+        self._headers = headers
+        self._fields = dict(reversed(headers))  # the first of each name
+        self._length_at = next(
+            (at for at, (name, _) in enumerate(headers) if name == b"content-length"), -1
+        )
+        self.facts: dict[object, Any] = {}
+        self._is_sound = False  # nothing is wrong with it, in HTTP/1.1
+
+    @classmethod
+    def of(cls, headers: Headers, last: "KnownHead | None") -> "KnownHead":
+        """The last one if these headers are like it."""
+        return last if last is not None and last.is_like(headers) else cls(headers)
+
+    def is_like(self, headers: Headers) -> bool:
+        """Whether these are the same headers, in their order, but for the body's length."""
+        known, at = self._headers, self._length_at
+        if headers == known:
+            return True
+        return (
+            at >= 0
+            and len(headers) == len(known)
+            and headers[at][0] == b"content-length"
+            and headers[:at] == known[:at]
+            and headers[at + 1 :] == known[at + 1 :]
+        )
+
+    def fields_of(self, headers: Headers) -> dict[bytes, bytes]:
+        """The first of each name, of headers that are like these."""
+        at = self._length_at
+        if at < 0 or headers[at] == self._headers[at]:
+            return self._fields
+        return self._fields | {b"content-length": headers[at][1]}
+
+    def fault(self, version: str, *, at_most_bytes: int) -> ApiError | None:
+        """What is wrong with it, as `head_fault` says; looked for once."""
+        if self._is_sound and version == "1.1":
+            return None
+        fault = head_fault(self._headers, self._fields, version, at_most_bytes=at_most_bytes)
+        self._is_sound = fault is None and version == "1.1"
+        return fault
 
 
 @lru_cache(maxsize=256)

@@ -82,6 +82,15 @@ class Auth:
             return self._check_operator(exchange, [self._metrics, self._admin])
         if not self._needs_key:
             return ANYBODY
+        known: Identity | None = exchange.facts.get(self)
+        if known is not None:
+            return known
+        identity = self._identify(exchange)
+        if b"authorization" in exchange.fields:  # and so it was not in the query
+            exchange.note_fact(self, identity)
+        return identity
+
+    def _identify(self, exchange: Exchange) -> Identity:
         shown = shown_key(exchange)
         if shown is None:
             raise _unauthorized("Send an API key, for example as 'Authorization: Bearer KEY'.")

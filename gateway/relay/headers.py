@@ -33,6 +33,22 @@ _NO_NAMES: frozenset[bytes] = frozenset()
 
 def request_head(exchange: Exchange, backend: Backend, request: ModelRequest) -> bytes:
     """Request line and headers for a backend, closed by the blank line."""
+    block: bytes | None = exchange.facts.get(backend)
+    if block is None or request.is_decoded:
+        block = _block(exchange, backend, request)
+        if not request.is_decoded:
+            exchange.note_fact(backend, block)
+    method = exchange.method
+    body_bytes = len(request.body)
+    if body_bytes or method not in _BODILESS_METHODS:
+        block += b"content-length: %d\r\n" % body_bytes
+    url = backend.url_path(request.path, exchange.query)
+    first = f"{method} {url} HTTP/1.1\r\n".encode("latin-1")
+    return b"".join((first, backend.head_lines, block, b"\r\n"))
+
+
+def _block(exchange: Exchange, backend: Backend, request: ModelRequest) -> bytes:
+    """The client's headers that go up, as lines."""
     headers = exchange.headers
     passes = _going_up(backend.own_names)
     lines = [b"%b: %b\r\n" % header for header in headers if passes[header[0]]]
@@ -41,13 +57,7 @@ def request_head(exchange: Exchange, backend: Backend, request: ModelRequest) ->
         if request.is_decoded:
             hidden |= {b"content-encoding"}
         lines = [line for line in lines if line.partition(b":")[0] not in hidden]
-    method = exchange.method
-    body_bytes = len(request.body)
-    if body_bytes or method not in _BODILESS_METHODS:
-        lines.append(b"content-length: %d\r\n" % body_bytes)
-    url = backend.url_path(request.path, exchange.query)
-    first = f"{method} {url} HTTP/1.1\r\n".encode("latin-1")
-    return b"".join((first, backend.head_lines, *lines, b"\r\n"))
+    return b"".join(lines)
 
 
 class _Passes(dict[bytes, bool]):
