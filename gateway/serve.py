@@ -146,9 +146,11 @@ def greet(settings: Settings, listener: socket.socket) -> None:
 
 def _greeting(settings: Settings, where: str) -> str:
     model = settings.worker.model_name if settings.worker else "MODEL"
+    # Drawn, an answer of the embedded model may stray; another's model may refuse the field.
+    likeliest = '"temperature":0,' if settings.worker else ""
     key = " -H 'authorization: Bearer YOUR_KEY'" if settings.keys else ""
     messages = '[{"role":"user","content":"What is the capital of France?"}]'
-    body = f'{{"model":"{model}","messages":{messages}}}'
+    body = f'{{"model":"{model}",{likeliest}"messages":{messages}}}'
     return (
         f"\nTandem is serving at {where}. Try it:\n\n"
         f"  curl {where}/v1/chat/completions{key} -H 'content-type: application/json' \\\n"
