@@ -14,13 +14,12 @@ from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Step
 from worker.kernels.sdpa import SdpaAttention
 from worker.loading.locate import Checkpoint
-from worker.models.config import ModelConfig, SamplingDefaults
-from worker.models.dense import DenseModel
+from worker.models.config import SamplingDefaults
+from worker.models.decoder import Decoder
 from worker.models.registry import NAMED_DEFAULTS
 from worker.sampling.params import Sampling
 from worker.sampling.sampler import Sampler
 from worker.settings import Machine, max_len_of
-from worker.state.kv import KvCache
 from worker.state.slot import Slot
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -45,13 +44,13 @@ class Engine:
     """Owns every tensor. All its methods are called by one thread."""
 
     def __init__(
-        self, model: DenseModel, sampler: Sampler, machine: Machine, facts: EngineFacts
+        self, model: Decoder, sampler: Sampler, machine: Machine, facts: EngineFacts
     ) -> None:
         self.facts = facts
         self._model = model
         self._sampler = sampler
         self._chunk = machine.chunk
-        self._slot_bytes = facts.max_len * _kv_bytes_per_token(model)
+        self._slot_bytes = _bytes_per_slot(model, facts.max_len)
         self._free = [self._new_slot() for _ in range(machine.slots)]
 
     @property
@@ -109,9 +108,9 @@ class Engine:
     @torch.inference_mode()
     def _forward(self, slot: Slot, rows: Prefill | Step) -> Tensor:
         end = rows.start + rows.count
-        slot.kv.reserve(end)
+        slot.cache.reserve(end)
         ids = torch.tensor(slot.ctx[rows.start : end], device=self._model.device)
-        return self._model.forward(ids, slot.kv, rows)  # (rows, hidden)
+        return self._model.forward(ids, slot.cache, rows)  # (rows, hidden)
 
     @torch.inference_mode()
     def _choose(self, slot: Slot, hidden: Tensor, sampling: Sampling, number: int) -> int:
@@ -121,8 +120,7 @@ class Engine:
         return token
 
     def _new_slot(self) -> Slot:
-        config = self._model.config
-        return Slot(new_cache(config, self._chunk, self._model.dtype, self._model.device))
+        return Slot(self._model.new_cache(self._chunk))
 
     @torch.inference_mode()
     def is_row_invariant(self) -> bool:
@@ -136,22 +134,12 @@ class Engine:
         )
 
 
-def new_cache(config: ModelConfig, step: int, dtype: torch.dtype, device: torch.device) -> KvCache:
-    """An empty cache of the model's shape that grows by `step` tokens."""
-    return KvCache(
-        layers=config.layer_count,
-        kv_heads=config.kv_head_count,
-        head_dim=config.head_dim,
-        step=step,
-        dtype=dtype,
-        device=device,
-    )
-
-
-def _kv_bytes_per_token(model: DenseModel) -> int:
+def _bytes_per_slot(model: Decoder, length: int) -> int:
     config = model.config
-    values = 2 * config.layer_count * config.kv_head_count * config.head_dim
-    return values * model.dtype.itemsize
+    values = 2 * config.attention_layers * config.kv_head_count * config.head_dim
+    kept = values * model.dtype.itemsize * length
+    delta = model.new_cache(1).delta
+    return kept + (0 if delta is None else delta.size_bytes)
 
 
 def build_engine(
@@ -169,7 +157,7 @@ def build_engine(
     """
     settings = launch.settings
     max_len = max_len_of(launch, machine, checkpoint.config.max_len)
-    model = DenseModel(
+    model = Decoder(
         checkpoint.config,
         checkpoint.tensors,
         SdpaAttention(),

@@ -19,6 +19,7 @@ from worker.models.config import SamplingDefaults
 from worker.prepare import Preparer
 from worker.run import RunLimits
 from worker.sampling.params import Sampling
+from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
 from worker.text.template import ChatTemplate
@@ -64,7 +65,7 @@ class ScriptedEngine:
         self.fault: Exception | None = None
         self._clock = clock
         self._chunk = chunk
-        self._free = [Slot(None) for _ in range(slots)]
+        self._free = [Slot(SequenceCache(None, None)) for _ in range(slots)]
         self.kv_bytes_free = 7
 
     @property

@@ -84,10 +84,10 @@ def test_two_sequences_in_turn_write_what_each_writes_alone(folder: Path):
 def test_the_cache_grows_by_chunks(folder: Path):
     engine = _engine(folder, chunk=32)
     slot = engine.open(PROMPT)
-    assert slot.kv.capacity == 32
+    assert slot.cache.kv.capacity == 32
     engine.read_chunk(slot, 32, SEEDED, 1)
     engine.read_chunk(slot, 64, SEEDED, 1)
-    assert slot.kv.capacity == 64
+    assert slot.cache.kv.capacity == 64
     assert engine.kv_bytes_free == 1 * 512 * 4 * 2 * 2 * 16 * 4
 
 

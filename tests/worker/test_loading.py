@@ -32,6 +32,11 @@ from worker.models.config import RopeConfig, SamplingDefaults
 from worker.models.rope import inverse_frequencies, magnitude
 
 CONFIG = {"model_type": "llama", **SHAPE}
+GEMMA = {
+    "model_type": "gemma3_text",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "sliding_window": 16,
+}
 
 
 def _folder(path: Path, **changes: Any) -> Path:
@@ -70,7 +75,16 @@ def test_what_is_no_checkpoint_is_said_by_its_path(tmp_path: Path):
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
         ({"attention_bias": True}, "attention_bias"),
         ({"hidden_act": "gelu"}, "'gelu'"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding window"),
+        ({"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "sliding window"),
+        ({"layer_types": ["full_attention"] * 3 + ["linear_attention"]}, "linear attention"),
+        ({"layer_types": ["full_attention"]}, "must name 4 layers"),
+        ({"layer_types": ["full_attention"] * 3 + ["mamba"]}, "found 4 of full_attention, mamba"),
+        ({"use_sliding_window": True, "model_type": "qwen2"}, "sliding window"),
+        (GEMMA | {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        (GEMMA | {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        (GEMMA | {"hidden_activation": "silu"}, "'silu'"),
+        (GEMMA | {"sliding_window": 0}, "'sliding_window'"),
+        ({"model_type": "qwen3_5_text", "linear_num_key_heads": 3}, "32 value heads for 3"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"rope_scaling": {"rope_type": "longrope"}}, "'longrope'"),
     ],

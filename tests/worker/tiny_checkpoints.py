@@ -7,20 +7,27 @@ from typing import Any
 import gguf
 import torch
 from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
 )
 
 from worker.kernels.attention import Prefill, Step
 from worker.kernels.sdpa import SdpaAttention
 from worker.loading.locate import open_checkpoint
-from worker.models.dense import DenseModel
-from worker.state.kv import KvCache
+from worker.models.decoder import Decoder
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 512,
@@ -49,6 +56,28 @@ YARN_ROPE = {
     "factor": 4.0,
     "original_max_position_embeddings": 128,
 }
+PARTIAL_ROPE = {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25}
+HYBRID: dict[str, Any] = {
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "rope_parameters": PARTIAL_ROPE,
+    # With weights of 0.1, transformers' own steps and chunks are 4e-5 apart; so 4e-7.
+    "initializer_range": 0.02,
+}
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
+GEMMA: dict[str, Any] = {
+    "sliding_window": 16,
+    "query_pre_attn_scalar": 32,
+    "final_logit_softcapping": 5.0,
+    "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+}
 LINEAR_ROPE = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}
 
 
@@ -69,6 +98,12 @@ KINDS = {
     "qwen2": Kind(Qwen2Config, Qwen2ForCausalLM, {}),
     "qwen2_yarn": Kind(Qwen2Config, Qwen2ForCausalLM, {"rope_parameters": YARN_ROPE}),
     "qwen3": Kind(Qwen3Config, Qwen3ForCausalLM, {}),
+    "gemma3": Kind(Gemma3TextConfig, Gemma3ForCausalLM, GEMMA),
+    "qwen3_5": Kind(Qwen3_5TextConfig, Qwen3_5ForCausalLM, HYBRID),
+    "qwen3_5_moe": Kind(Qwen3_5MoeTextConfig, Qwen3_5MoeForCausalLM, HYBRID | EXPERTS),
+    "qwen3_next": Kind(
+        Qwen3NextConfig, Qwen3NextForCausalLM, HYBRID | EXPERTS | {"mlp_only_layers": [1]}
+    ),
 }
 
 
@@ -85,10 +120,10 @@ def write_tiny(kind: str, folder: Path, seed: int = 0, **changes: Any) -> PreTra
     return model
 
 
-def build(path: Path, dtype: torch.dtype = torch.float32, max_len: int = 512) -> DenseModel:
+def build(path: Path, dtype: torch.dtype = torch.float32, max_len: int = 512) -> Decoder:
     """Our model from a folder or a GGUF file."""
     checkpoint = open_checkpoint(path)
-    return DenseModel(
+    return Decoder(
         checkpoint.config,
         checkpoint.tensors,
         SdpaAttention(),
@@ -98,39 +133,27 @@ def build(path: Path, dtype: torch.dtype = torch.float32, max_len: int = 512) ->
     )
 
 
-def new_cache(model: DenseModel, step: int = 64) -> KvCache:
-    """An empty cache of the model's shape."""
-    return KvCache(
-        layers=model.config.layer_count,
-        kv_heads=model.config.kv_head_count,
-        head_dim=model.config.head_dim,
-        step=step,
-        dtype=model.dtype,
-        device=model.device,
-    )
-
-
 @torch.inference_mode()
-def logits_in_chunks(model: DenseModel, ids: torch.Tensor, chunk: int) -> torch.Tensor:
+def logits_in_chunks(model: Decoder, ids: torch.Tensor, chunk: int) -> torch.Tensor:
     """Logits of every row, the ids forwarded in chunks. ids: (rows,); out: (rows, vocab)."""
-    kv = new_cache(model)
+    cache = model.new_cache(64)
     out = []
     for start in range(0, len(ids), chunk):
         part = ids[start : start + chunk]
-        kv.reserve(start + len(part))
-        hidden = model.forward(part, kv, Prefill(start, len(part)))
+        cache.reserve(start + len(part))
+        hidden = model.forward(part, cache, Prefill(start, len(part)))
         out.append(model.logits(hidden))
     return torch.cat(out)
 
 
 @torch.inference_mode()
-def logits_in_steps(model: DenseModel, ids: torch.Tensor) -> torch.Tensor:
+def logits_in_steps(model: Decoder, ids: torch.Tensor) -> torch.Tensor:
     """Logits of every row, one id at a time. ids: (rows,); out: (rows, vocab)."""
-    kv = new_cache(model)
+    cache = model.new_cache(64)
     out = []
     for start in range(len(ids)):
-        kv.reserve(start + 1)
-        out.append(model.logits(model.forward(ids[start : start + 1], kv, Step(start))))
+        cache.reserve(start + 1)
+        out.append(model.logits(model.forward(ids[start : start + 1], cache, Step(start))))
     return torch.cat(out)
 
 

@@ -27,11 +27,23 @@ class Step:
 Rows = Prefill | Step
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """How a layer looks at the cache: its number there, the scale of scores, and its window.
+
+    `window`: tokens that a row sees, itself included; 0 = all before it.
+    """
+
+    layer: int
+    scale: float
+    window: int = 0
+
+
 class Attention(Protocol):
     """A kernel: attends over a slot's cache, in which the rows' own keys are written already."""
 
     name: str
 
-    def attend(self, q: Tensor, layer: int, kv: KvCache, rows: Rows) -> Tensor:
+    def attend(self, q: Tensor, sight: Sight, kv: KvCache, rows: Rows) -> Tensor:
         """q: (rows, heads, head_dim), roped, in the cache's dtype; out the same shape."""
         ...

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from worker.kernels.attention import Prefill, Rows, Step
+from worker.kernels.attention import Prefill, Rows, Sight, Step
 from worker.state.kv import KvCache
 
 
@@ -14,45 +14,54 @@ class SdpaAttention:
     name = "sdpa"
 
     def __init__(self) -> None:
-        # All layers of a chunk share one mask.
-        self._mask: tuple[Prefill, Tensor] | None = None
+        # All layers of a chunk share one mask for each window.
+        self._masks: dict[int, tuple[Prefill, Tensor]] = {}
 
-    def attend(self, q: Tensor, layer: int, kv: KvCache, rows: Rows) -> Tensor:
+    def attend(self, q: Tensor, sight: Sight, kv: KvCache, rows: Rows) -> Tensor:
         """See `Attention.attend`."""
-        keys, values = kv.read(layer, rows.start + rows.count)  # (kv_heads, length, head_dim)
+        first = max(0, rows.start + 1 - sight.window) if sight.window else 0
+        keys, values = kv.read(sight.layer, rows.start + rows.count)
+        keys, values = keys[:, first:], values[:, first:]  # (kv_heads, length, head_dim)
         match rows:
             case Step():
-                return _attend_one(q, keys, values)
+                return _attend_one(q, keys, values, sight.scale)
             case Prefill():
-                return self._attend_many(q, keys, values, rows)
+                return self._attend_many(q, keys, values, sight, rows)
 
-    def _attend_many(self, q: Tensor, keys: Tensor, values: Tensor, rows: Prefill) -> Tensor:
+    def _attend_many(
+        self, q: Tensor, keys: Tensor, values: Tensor, sight: Sight, rows: Prefill
+    ) -> Tensor:
         count, heads, head_dim = q.shape
         kv_heads, length, _ = keys.shape
         group = heads // kv_heads
         grouped = q.view(count, kv_heads, group, head_dim).permute(1, 2, 0, 3)
         shape = (kv_heads, group, length, head_dim)
+        is_plain = rows.start == 0 and (not sight.window or count <= sight.window)
         out = scaled_dot_product_attention(
             grouped,
             keys[:, None].expand(shape),
             values[:, None].expand(shape),
-            attn_mask=None if rows.start == 0 else self._mask_of(rows, q.device),
-            is_causal=rows.start == 0,
+            attn_mask=None if is_plain else self._mask_of(rows, sight.window, length, q.device),
+            is_causal=is_plain,
+            scale=sight.scale,
         )  # (kv_heads, group, count, head_dim)
         return out.permute(2, 0, 1, 3).reshape(count, heads, head_dim)
 
-    def _mask_of(self, rows: Prefill, device: torch.device) -> Tensor:
-        if self._mask is None or self._mask[0] != rows:
-            length = rows.start + rows.count
+    def _mask_of(self, rows: Prefill, window: int, length: int, device: torch.device) -> Tensor:
+        known = self._masks.get(window)
+        if known is None or known[0] != rows:
             mask = torch.ones(rows.count, length, dtype=torch.bool, device=device)
-            self._mask = (rows, mask.tril(rows.start))
-        return self._mask[1]
+            mask = mask.tril(length - rows.count)
+            if window:
+                mask = mask.triu(length - rows.count - window + 1)
+            known = self._masks[window] = (rows, mask)
+        return known[1]
 
 
-def _attend_one(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def _attend_one(q: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
     _, heads, head_dim = q.shape
     kv_heads = keys.shape[0]
     # The query heads of one key head stand where rows would: every one sees all keys.
     grouped = q.view(1, kv_heads, heads // kv_heads, head_dim)
-    out = scaled_dot_product_attention(grouped, keys[None], values[None])
+    out = scaled_dot_product_attention(grouped, keys[None], values[None], scale=scale)
     return out.reshape(1, heads, head_dim)

@@ -120,10 +120,16 @@ class GgufFile:
 class GgufTensors:
     """A GGUF file seen as a checkpoint with transformers names."""
 
+    has_whole_norms = True
+
     def __init__(self, file: GgufFile, config: ModelConfig) -> None:
         self._file = file
         self._is_permuted = config.family.has_permuted_gguf
         self._heads = {"attn_q": config.head_count, "attn_k": config.kv_head_count}
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+        return self._file.has(gguf_name_of(name))
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor in float32. Raises: LoadFault when missing or of another shape."""

@@ -13,9 +13,11 @@ from typing import Any, BinaryIO
 from worker.faults import LoadFault
 from worker.loading.gguf import GgufFile
 from worker.loading.safetensors import SafetensorsFiles
-from worker.models.config import ModelConfig, SamplingDefaults, config_from_gguf, config_from_json
-from worker.models.dense import TensorSource
-from worker.models.registry import family_of
+from worker.models.config import ModelConfig, SamplingDefaults
+from worker.models.config_gguf import config_from_gguf
+from worker.models.config_json import config_from_json, text_fields
+from worker.models.placement import TensorSource
+from worker.models.registry import family_of, family_of_gguf
 
 SAMPLED_BLOCKS = 64  # evenly spaced blocks of each file that go into the weights' hash
 SAMPLED_BLOCK_BYTES = 4096
@@ -70,7 +72,8 @@ def _open_folder(folder: Path) -> Checkpoint:
     fields = _read_json(folder / "config.json")
     if fields is None:
         raise LoadFault(f"{str(folder)!r} holds no config.json.")
-    config = config_from_json(fields, family_of(str(fields.get("model_type"))))
+    shape = text_fields(fields)
+    config = config_from_json(shape, family_of(str(shape.get("model_type"))))
     tensors = SafetensorsFiles.open(folder)
     generation = _read_json(folder / "generation_config.json") or {}
     marks = _read_json(folder / "tokenizer_config.json") or {}
@@ -78,7 +81,8 @@ def _open_folder(folder: Path) -> Checkpoint:
     for path, header_bytes in tensors.headers():
         _sample_file(digest, path, header_bytes)
     ends = generation.get("eos_token_id")
-    ends = fields.get("eos_token_id") if ends is None else ends
+    for source in (fields, shape):
+        ends = source.get("eos_token_id") if ends is None else ends
     return Checkpoint(
         config=config,
         tensors=tensors,
@@ -96,7 +100,7 @@ def _open_folder(folder: Path) -> Checkpoint:
 
 def _open_gguf(path: Path) -> Checkpoint:
     file = GgufFile.open(path)
-    family = family_of(file.architecture)
+    family = family_of_gguf(file.architecture)
     config = config_from_gguf(
         file.architecture_keys(),
         family,

@@ -20,8 +20,14 @@ DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 INDEX_NAME = "model.safetensors.index.json"
 
 
+# Part of the names of a text model's tensors in multimodal checkpoints.
+WRAPPING = "language_model."
+
+
 class SafetensorsFiles:
-    """The tensors of a folder, whole or sharded, by name."""
+    """The tensors of a folder, whole or sharded, by the names they have in a text model alone."""
+
+    has_whole_norms = False
 
     def __init__(self, shapes: dict[str, tuple[int, ...]], places: dict[str, Path]) -> None:
         self._shapes = shapes
@@ -40,6 +46,10 @@ class SafetensorsFiles:
                 shapes[name], places[name] = shape, path
         return cls(shapes, places)
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a tensor."""
+        return self._stored_as(name) is not None
+
     def headers(self) -> Iterator[tuple[Path, int]]:
         """Each file in name order with the bytes of its header, its length field included."""
         for path in sorted(set(self._places.values())):
@@ -48,19 +58,25 @@ class SafetensorsFiles:
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor as stored. Raises: LoadFault when missing or of another shape."""
-        found = self._shapes.get(name)
-        if found != shape:
+        stored = self._stored_as(name)
+        found = None if stored is None else self._shapes[stored]
+        if stored is None or found != shape:
             raise LoadFault(
                 f"Tensor {name!r} must have shape {shape}, found {found or 'no such tensor'}."
             )
-        path = self._places[name]
+        path = self._places[stored]
         try:
             if path not in self._open:
                 self._open[path] = safe_open(path, framework="pt")
-            tensor: Tensor = self._open[path].get_tensor(name)
+            tensor: Tensor = self._open[path].get_tensor(stored)
         except SafetensorError as fault:
             raise LoadFault(f"{str(path)!r} cannot be read: {fault}.") from fault
         return tensor
+
+    def _stored_as(self, name: str) -> str | None:
+        head, _, rest = name.partition(".")
+        spellings = (name, f"{WRAPPING}{name}", f"{head}.{WRAPPING}{rest}")
+        return next((spelling for spelling in spellings if spelling in self._shapes), None)
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -1,28 +1,44 @@
-"""What a checkpoint says about its shape, from config.json or GGUF keys. Knows no tensors."""
+"""What the shape of a decoder is, whatever file says it. Knows no file format and no tensors."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from worker.faults import LoadFault
-
+LayerKind = Literal["full", "window", "delta"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
+Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What sets a family apart. `name` is its `model_type` and its GGUF architecture.
+    """What sets a family apart, beyond what its files say of a model.
 
-    `has_head_norms`: RMS norm of each query and key head before rope. `has_permuted_gguf`: its
-    GGUF files hold query and key rows in pairwise order. `end_tokens`: spellings that end a turn,
-    for files that do not say so.
+    `name`: its `model_type`. `gguf_name`: its architecture in GGUF, None where such files are not
+    read. `end_tokens`: spellings that end a turn, for files that do not say so.
+
+    `has_head_norms`: RMS norm of each query and key head before rope. `has_output_norms`: what
+    attention and MLP give is normed before it is added. `has_output_gate`: queries come with a gate
+    for what attention gives. `has_centred_norms`: safetensors hold norms as multiplier minus 1.
+    `has_permuted_gguf`: GGUF files hold query and key rows in pairwise order.
+    `has_grouped_delta`: the inputs of delta layers are stored by key head, in two tensors.
+    `other_layers`: what layers are between full attention, every `full_interval`th layer.
+    `rotary_share`: of a head's dims, where the config does not say.
     """
 
     name: str
-    has_qkv_bias: bool
-    has_head_norms: bool
-    has_permuted_gguf: bool
     end_tokens: tuple[str, ...]
+    gguf_name: str | None = None
+    has_qkv_bias: bool = False
+    has_head_norms: bool = False
+    has_output_norms: bool = False
+    has_output_gate: bool = False
+    has_centred_norms: bool = False
+    has_scaled_embedding: bool = False
+    has_permuted_gguf: bool = False
+    has_grouped_delta: bool = False
+    activation: Activation = "silu"
+    other_layers: LayerKind = "full"
+    full_interval: int = 1
+    rotary_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +70,60 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaConfig:
+    """The shape of gated delta layers. `conv_width`: tokens that the convolution sees."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int
+
+    @property
+    def keys_width(self) -> int:
+        """Values of all key heads of a token, which queries have as well."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values_width(self) -> int:
+        """Values of all value heads of a token."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def conv_channels(self) -> int:
+        """Queries, keys and values of a token together."""
+        return 2 * self.keys_width + self.values_width
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertConfig:
+    """A mixture of experts. `chosen`: of `count`, for a token; `is_summed_to_one`: their weights.
+
+    `layers`: which layers have one; the others have a plain MLP.
+    """
+
+    count: int
+    chosen: int
+    width: int
+    shared_width: int
+    is_summed_to_one: bool
+    layers: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The shape of a dense decoder. `max_len`: positions it was trained for, in tokens."""
+    """The shape of a decoder. `max_len`: positions it was trained for, in tokens.
+
+    `window`: tokens that a layer of kind `window` sees, itself included; such layers turn by
+    `window_rope`. `rotary_dim`: the first dims of a head, which turn; the rest pass. `score_scale`:
+    of attention scores. `logit_cap`: logits are squeezed between plus and minus it.
+    """
 
     family: Family
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    layer_count: int
+    layers: tuple[LayerKind, ...]
     head_count: int
     kv_head_count: int
     head_dim: int
@@ -69,131 +131,20 @@ class ModelConfig:
     is_tied: bool
     max_len: int
     rope: RopeConfig
+    rotary_dim: int
+    score_scale: float
+    window: int = 0
+    window_rope: RopeConfig | None = None
+    logit_cap: float | None = None
+    delta: DeltaConfig | None = None
+    experts: ExpertConfig | None = None
 
+    @property
+    def attention_layers(self) -> int:
+        """How many layers keep keys and values."""
+        return sum(kind != "delta" for kind in self.layers)
 
-def config_from_json(fields: Mapping[str, Any], family: Family) -> ModelConfig:
-    """Reads a transformers `config.json`.
-
-    Raises: LoadFault for a missing key or a feature this engine lacks.
-    """
-    _refuse_unsupported(fields, family)
-    heads = _need_int(fields, "num_attention_heads")
-    hidden = _need_int(fields, "hidden_size")
-    max_len = _need_int(fields, "max_position_embeddings")
-    return ModelConfig(
-        family=family,
-        vocab_size=_need_int(fields, "vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=_need_int(fields, "intermediate_size"),
-        layer_count=_need_int(fields, "num_hidden_layers"),
-        head_count=heads,
-        kv_head_count=int(fields.get("num_key_value_heads") or heads),
-        head_dim=int(fields.get("head_dim") or hidden // heads),
-        rms_norm_eps=float(fields.get("rms_norm_eps", 1e-6)),
-        is_tied=bool(fields.get("tie_word_embeddings", False)),
-        max_len=max_len,
-        rope=_rope_from_json(fields, max_len),
-    )
-
-
-def _refuse_unsupported(fields: Mapping[str, Any], family: Family) -> None:
-    activation = fields.get("hidden_act", "silu")
-    windowed = fields.get("use_sliding_window") or "sliding_attention" in (
-        fields.get("layer_types") or ()
-    )
-    unsupported = {
-        "quantization_config": bool(fields.get("quantization_config")),
-        "attention_bias": bool(fields.get("attention_bias")) and not family.has_qkv_bias,
-        "mlp_bias": bool(fields.get("mlp_bias")),
-        f"hidden_act {activation!r}": activation != "silu",
-        "sliding window layers": bool(windowed),
-        "partial_rotary_factor": fields.get("partial_rotary_factor", 1.0) != 1.0,
-    }
-    for feature, is_set in unsupported.items():
-        if is_set:
-            raise LoadFault(f"The model's config.json asks for {feature}, which is not supported.")
-
-
-def _rope_from_json(fields: Mapping[str, Any], max_len: int) -> RopeConfig:
-    # The new form is `rope_parameters`; the old one `rope_theta` beside `rope_scaling`.
-    scaling: Mapping[str, Any] = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    base = float(scaling.get("rope_theta") or fields.get("rope_theta") or 10_000.0)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    original = scaling.get("original_max_position_embeddings")
-    original_len = int(original or fields.get("original_max_position_embeddings") or max_len)
-    match kind:
-        case "default":
-            return RopeConfig(base=base)
-        case "linear":
-            return RopeConfig(kind="linear", base=base, factor=float(scaling["factor"]))
-        case "llama3":
-            return RopeConfig(
-                kind="llama3",
-                base=base,
-                factor=float(scaling["factor"]),
-                low_freq_factor=float(scaling["low_freq_factor"]),
-                high_freq_factor=float(scaling["high_freq_factor"]),
-                original_len=original_len,
-            )
-        case "yarn":
-            return RopeConfig(
-                kind="yarn",
-                base=base,
-                factor=float(scaling.get("factor") or max_len / original_len),
-                original_len=original_len,
-                beta_fast=float(scaling.get("beta_fast") or 32.0),
-                beta_slow=float(scaling.get("beta_slow") or 1.0),
-                attention_factor=scaling.get("attention_factor"),
-            )
-    raise LoadFault(f"The model scales its positions by {kind!r}, which is not supported.")
-
-
-def config_from_gguf(
-    keys: Mapping[str, Any], family: Family, *, embedding_rows: int, is_tied: bool
-) -> ModelConfig:
-    """Reads the metadata of a GGUF file; `keys` without the architecture prefix.
-
-    Raises: LoadFault for a missing key or a feature this engine lacks.
-    """
-    heads = _need_int(keys, "attention.head_count")
-    hidden = _need_int(keys, "embedding_length")
-    return ModelConfig(
-        family=family,
-        vocab_size=embedding_rows,
-        hidden_size=hidden,
-        intermediate_size=_need_int(keys, "feed_forward_length"),
-        layer_count=_need_int(keys, "block_count"),
-        head_count=heads,
-        kv_head_count=int(keys.get("attention.head_count_kv") or heads),
-        head_dim=int(keys.get("attention.key_length") or hidden // heads),
-        rms_norm_eps=float(keys.get("attention.layer_norm_rms_epsilon", 1e-6)),
-        is_tied=is_tied,
-        max_len=_need_int(keys, "context_length"),
-        rope=_rope_from_gguf(keys),
-    )
-
-
-def _rope_from_gguf(keys: Mapping[str, Any]) -> RopeConfig:
-    base = float(keys.get("rope.freq_base", 10_000.0))
-    kind = keys.get("rope.scaling.type", "none")
-    factor = float(keys.get("rope.scaling.factor") or keys.get("rope.scale_linear") or 1.0)
-    if kind == "yarn":
-        return RopeConfig(
-            kind="yarn",
-            base=base,
-            factor=factor,
-            original_len=_need_int(keys, "rope.scaling.original_context_length"),
-            beta_fast=float(keys.get("rope.scaling.yarn_beta_fast") or 32.0),
-            beta_slow=float(keys.get("rope.scaling.yarn_beta_slow") or 1.0),
-        )
-    if kind in ("none", "linear"):
-        return RopeConfig(kind="linear" if factor != 1.0 else "default", base=base, factor=factor)
-    raise LoadFault(f"The model scales its positions by {kind!r}, which is not supported.")
-
-
-def _need_int(fields: Mapping[str, Any], key: str) -> int:
-    value = fields.get(key)
-    if type(value) is not int or value < 1:
-        found = "nothing" if value is None else repr(value)[:64]
-        raise LoadFault(f"The model's {key!r} must be a positive integer, found {found}.")
-    return value
+    @property
+    def delta_layers(self) -> int:
+        """How many layers keep a recurrent state."""
+        return self.layers.count("delta")

@@ -1,10 +1,19 @@
 """The building blocks of a decoder layer. Knows no attention, no cache and no file format."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from worker.kernels.product import Product, product_of
+from worker.models.config import Activation
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "silu": functional.silu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+}
 
 
 class RmsNorm:
@@ -35,16 +44,17 @@ class HeadNorms:
 
 
 class GatedMlp:
-    """`down(silu(gate(x)) · up(x))`, with gate and up in one product."""
+    """`down(activation(gate(x)) · up(x))`, with gate and up in one product."""
 
-    def __init__(self, gate_up: Product, down: Product) -> None:
+    def __init__(self, gate_up: Product, down: Product, activation: Activation) -> None:
         self._gate_up = gate_up
         self._down = down
+        self._activate = ACTIVATIONS[activation]
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: (rows, hidden) in the layout's dtype; out the same."""
         gate, up = self._gate_up(x).chunk(2, dim=-1)
-        return self._down(functional.silu(gate) * up)
+        return self._down(self._activate(gate) * up)
 
 
 class Head:
@@ -56,12 +66,17 @@ class Head:
 
     RECOMPUTED = 64  # ids a row; anything likely to be drawn is among them
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, cap: float | None) -> None:
         self._weight = weight
         self._product = product_of(weight)
+        self._cap = cap
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """hidden: (rows, hidden) float32 after the final norm; out: (rows, vocab) float32."""
+        logits = self._logits(hidden)
+        return logits if self._cap is None else (logits / self._cap).tanh() * self._cap
+
+    def _logits(self, hidden: Tensor) -> Tensor:
         weight = self._weight
         logits = self._product(hidden.to(weight.dtype)).float()
         if weight.dtype == torch.float32:

@@ -6,21 +6,29 @@ model's name.
 
 from worker.faults import LoadFault
 from worker.models.config import Family, SamplingDefaults
-from worker.models.families import llama, qwen2, qwen3
+from worker.models.families import gemma3, llama, qwen2, qwen3, qwen3_5, qwen3_next
 
-FAMILIES: tuple[Family, ...] = (llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    llama.FAMILY, qwen2.FAMILY, qwen3.FAMILY, gemma3.FAMILY, qwen3_5.FAMILY, qwen3_5.WITH_EXPERTS,
+    qwen3_next.FAMILY,
+)  # fmt: skip
 
 # Registry names of `worker.model` whose makers recommend a way of sampling.
 NAMED_DEFAULTS = {"smollm2": SamplingDefaults(temperature=0.2, top_p=0.9)}
 
 
 def family_of(model_type: str) -> Family:
-    """The family of a `model_type` (config.json) or `general.architecture` (GGUF).
+    """The family of a `model_type` of config.json. Raises: LoadFault for one nobody here knows."""
+    return _found({family.name: family for family in FAMILIES}, model_type)
 
-    Raises: LoadFault for a kind nobody here knows.
-    """
-    for family in FAMILIES:
-        if family.name == model_type:
-            return family
-    known = ", ".join(family.name for family in FAMILIES)
-    raise LoadFault(f"The model is of kind {model_type!r}; this engine runs: {known}.")
+
+def family_of_gguf(architecture: str) -> Family:
+    """The family of a `general.architecture` of a GGUF file. Raises: LoadFault, as `family_of`."""
+    known = {family.gguf_name: family for family in FAMILIES if family.gguf_name is not None}
+    return _found(known, architecture)
+
+
+def _found(known: dict[str, Family], name: str) -> Family:
+    if name not in known:
+        raise LoadFault(f"The model is of kind {name!r}; this engine runs: {', '.join(known)}.")
+    return known[name]

@@ -1,6 +1,6 @@
-"""Rotary position tables in every variant that dense families use. Knows no attention.
+"""Rotary position tables in every variant that families use. Knows no attention.
 
-Half-split form: of d dims, dim i turns together with dim i + d/2.
+Half-split form: of d dims that turn, dim i turns together with dim i + d/2.
 """
 
 import math
@@ -12,14 +12,14 @@ from worker.models.config import RopeConfig
 
 
 class RopeTable:
-    """Cosines and signed sines of every position, fp32, (positions, 1, head_dim)."""
+    """Cosines and signed sines of every position, fp32, (positions, 1, rotary_dim)."""
 
-    def __init__(self, rope: RopeConfig, *, head_dim: int, positions: int) -> None:
-        frequencies = inverse_frequencies(rope, head_dim)  # (head_dim / 2,)
+    def __init__(self, rope: RopeConfig, *, rotary_dim: int, positions: int) -> None:
+        frequencies = inverse_frequencies(rope, rotary_dim)  # (rotary_dim / 2,)
         angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
         scale = magnitude(rope)
         cos, sin = angles.cos() * scale, angles.sin() * scale
-        self._half = head_dim // 2
+        self._dim = rotary_dim
         self._cos = torch.cat((cos, cos), dim=-1)[:, None]
         # The sign of the half-split rotation is in the table, so that a rotation is one roll.
         self._sin = torch.cat((-sin, sin), dim=-1)[:, None]
@@ -27,8 +27,12 @@ class RopeTable:
     def rotate(self, x: Tensor, start: int) -> Tensor:
         """Rotates rows at positions `start` on. x: (rows, heads, head_dim) float32, as is out."""
         end = start + x.shape[0]
-        turned = torch.roll(x, self._half, -1)
-        return torch.addcmul(x * self._cos[start:end], turned, self._sin[start:end])
+        cos, sin, dim = self._cos[start:end], self._sin[start:end], self._dim
+        if dim == x.shape[-1]:
+            return torch.addcmul(x * cos, torch.roll(x, dim // 2, -1), sin)
+        turning, passing = x[..., :dim], x[..., dim:]
+        turned = torch.addcmul(turning * cos, torch.roll(turning, dim // 2, -1), sin)
+        return torch.cat((turned, passing), dim=-1)
 
     def to(self, device: torch.device) -> "RopeTable":
         """Moves the tables; returns itself."""
@@ -36,12 +40,12 @@ class RopeTable:
         return self
 
 
-def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
-    """Radians a position for each pair of dims: (head_dim / 2,) float32.
+def inverse_frequencies(rope: RopeConfig, dim: int) -> Tensor:
+    """Radians a position for each pair of dims: (dim / 2,) float32.
 
     Source: transformers `modeling_rope_utils`; Llama 3.1 and YaRN (arXiv 2309.00071) rules.
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).to(torch.float32) / head_dim
+    exponents = torch.arange(0, dim, 2, dtype=torch.int64).to(torch.float32) / dim
     plain = 1.0 / (rope.base**exponents)
     if rope.divisors is not None:
         return plain / torch.tensor(rope.divisors, dtype=torch.float32)
@@ -51,7 +55,7 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
         case "llama3":
             return _llama3(plain, rope)
         case "yarn":
-            return _yarn(plain, rope, head_dim)
+            return _yarn(plain, rope, dim)
         case "default":
             return plain
 
@@ -75,14 +79,14 @@ def _llama3(plain: Tensor, rope: RopeConfig) -> Tensor:
     return torch.where(is_high, plain, torch.where(is_low, plain / rope.factor, blended))
 
 
-def _yarn(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
+def _yarn(plain: Tensor, rope: RopeConfig, dim: int) -> Tensor:
     def dim_of(rotations: float) -> float:
         ratio = rope.original_len / (rotations * 2 * math.pi)
-        return head_dim * math.log(ratio) / (2 * math.log(rope.base))
+        return dim * math.log(ratio) / (2 * math.log(rope.base))
 
     low = max(math.floor(dim_of(rope.beta_fast)), 0)
-    high = min(math.ceil(dim_of(rope.beta_slow)), head_dim - 1)
+    high = min(math.ceil(dim_of(rope.beta_slow)), dim - 1)
     width = high - low or 0.001  # equal ends would divide by zero
-    steps = torch.arange(head_dim // 2, dtype=torch.float32)
+    steps = torch.arange(dim // 2, dtype=torch.float32)
     interpolated = ((steps - low) / width).clamp(0, 1)
     return plain / rope.factor * interpolated + plain * (1 - interpolated)

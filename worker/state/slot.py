@@ -1,6 +1,6 @@
 """Everything one sequence owns while it runs. Knows no run, no client and no model."""
 
-from worker.state.kv import KvCache
+from worker.state.cache import SequenceCache
 
 
 class Slot:
@@ -9,8 +9,8 @@ class Slot:
     While decoding, `len(ctx) == kv_len + 1`: the last id (the root) is chosen, not forwarded.
     """
 
-    def __init__(self, kv: KvCache) -> None:
-        self.kv = kv
+    def __init__(self, cache: SequenceCache) -> None:
+        self.cache = cache
         self.ctx: list[int] = []
         self.kv_len = 0
 
@@ -18,6 +18,7 @@ class Slot:
         """Takes a new prompt, of which nothing is forwarded yet."""
         self.ctx = list(prompt)
         self.kv_len = 0
+        self.cache.clear()
 
     def commit_forward(self, count: int) -> None:
         """Notes that the next `count` tokens of ctx are in the cache."""

@@ -4,8 +4,7 @@ from worker.models.config import Family
 
 FAMILY = Family(
     name="qwen3",
-    has_qkv_bias=False,
+    gguf_name="qwen3",
     has_head_norms=True,
-    has_permuted_gguf=False,
     end_tokens=("<|endoftext|>", "<|im_end|>"),
 )

@@ -1,0 +1,81 @@
+"""An attention layer: what it reads of a row and gives back. Knows no file format and no run."""
+
+import torch
+from torch import Tensor
+
+from worker.kernels.attention import Attention, Rows, Sight
+from worker.kernels.product import Product, product_of
+from worker.models.config import ModelConfig
+from worker.models.layers import HeadNorms
+from worker.models.placement import Placement
+from worker.models.rope import RopeTable
+from worker.state.cache import SequenceCache
+
+
+class AttentionLayer:
+    """Grouped-query attention with what its family adds: biases, head norms, an output gate."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        place: Placement,
+        attention: Attention,
+        sight: Sight,
+        rope: RopeTable,
+    ) -> None:
+        self._attention = attention
+        self._sight = sight
+        self._rope = rope
+        self._heads, self._head_dim = config.head_count, config.head_dim
+        self._turning = config.head_count + config.kv_head_count
+        self._reading = self._turning + config.kv_head_count  # heads of q, k and v
+        self._in = _in_product(config, place)
+        wide = config.head_count * config.head_dim
+        self._out = place.product("o_proj.weight", config.hidden_size, wide)
+        self._head_norms = _head_norms(config, place)
+
+    def __call__(self, normed: Tensor, cache: SequenceCache, rows: Rows) -> Tensor:
+        """normed: (rows, hidden) float32; out: (rows, hidden) in the layout's dtype."""
+        dtype = self._out.dtype
+        heads = self._in(normed.to(dtype)).view(rows.count, -1, self._head_dim)
+        qk = heads[:, : self._turning].float()
+        if self._head_norms is not None:
+            qk = self._head_norms(qk)
+        qk = self._rope.rotate(qk, rows.start).to(dtype)
+        values = heads[:, self._turning : self._reading]
+        cache.kv.write(self._sight.layer, rows.start, qk[:, self._heads :], values)
+        out = self._attention.attend(qk[:, : self._heads], self._sight, cache.kv, rows)
+        if heads.shape[1] > self._reading:
+            out = out * heads[:, self._reading :].sigmoid()
+        return self._out(out.reshape(rows.count, -1))
+
+
+def _in_product(config: ModelConfig, place: Placement) -> Product:
+    """Queries, keys, values and gates in one product, head after head."""
+    hidden, dim = config.hidden_size, config.head_dim
+    wide, narrow = config.head_count * dim, config.kv_head_count * dim
+    keys, values = (place.weight(f"{name}_proj.weight", narrow, hidden) for name in "kv")
+    if config.family.has_output_gate:
+        # Each head's query rows stand before its gate rows.
+        both = place.weight("q_proj.weight", 2 * wide, hidden).view(-1, 2, dim, hidden)
+        queries, gates = both[:, 0].reshape(wide, hidden), both[:, 1].reshape(wide, hidden)
+        return product_of(torch.cat((queries, keys, values, gates)))
+    weight = torch.cat((place.weight("q_proj.weight", wide, hidden), keys, values))
+    if not config.family.has_qkv_bias:
+        return product_of(weight)
+    sizes = (("q", wide), ("k", narrow), ("v", narrow))
+    return product_of(
+        weight, torch.cat([place.weight(f"{name}_proj.bias", size) for name, size in sizes])
+    )
+
+
+def _head_norms(config: ModelConfig, place: Placement) -> HeadNorms | None:
+    if not config.family.has_head_norms:
+        return None
+    return HeadNorms(
+        place.multiplier("q_norm.weight", config.head_dim),
+        place.multiplier("k_norm.weight", config.head_dim),
+        heads=config.head_count,
+        kv_heads=config.kv_head_count,
+        eps=config.rms_norm_eps,
+    )

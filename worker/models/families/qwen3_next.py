@@ -1,0 +1,15 @@
+"""Qwen3-Next. Knows only what differs from other families."""
+
+from worker.models.config import Family
+
+FAMILY = Family(
+    name="qwen3_next",
+    has_grouped_delta=True,
+    has_head_norms=True,
+    has_output_gate=True,
+    has_centred_norms=True,
+    other_layers="delta",
+    full_interval=4,
+    rotary_share=0.25,
+    end_tokens=("<|endoftext|>", "<|im_end|>"),
+)

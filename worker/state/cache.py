@@ -1,0 +1,63 @@
+"""What a sequence keeps of its forwarded tokens, all layers. Knows no tokens and no model."""
+
+import torch
+from torch import Tensor
+
+from worker.state.kv import KvCache
+
+
+class DeltaCache:
+    """The state of gated delta layers, whose size does not depend on the sequence's length.
+
+    `recurrent`: (layers, value_heads, key_dim, value_dim) float32. `conv`: (layers, tokens,
+    channels), the last raw inputs of the convolution, in the layout's dtype.
+    """
+
+    def __init__(self, recurrent: Tensor, conv: Tensor) -> None:
+        self.recurrent = recurrent
+        self.conv = conv
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held."""
+        return sum(part.numel() * part.element_size() for part in (self.recurrent, self.conv))
+
+    def clear(self) -> None:
+        """As before the first token."""
+        self.recurrent.zero_()
+        self.conv.zero_()
+
+
+class SequenceCache:
+    """Keys and values of attention layers, and the state of delta layers where there are any."""
+
+    def __init__(self, kv: KvCache, delta: DeltaCache | None) -> None:
+        self.kv = kv
+        self.delta = delta
+
+    def reserve(self, length: int) -> None:
+        """Makes room for `length` tokens in all."""
+        self.kv.reserve(length)
+
+    def clear(self) -> None:
+        """Forgets the sequence. Keys and values are written over, so they need no clearing."""
+        if self.delta is not None:
+            self.delta.clear()
+
+
+def empty_delta(
+    *,
+    layers: int,
+    state: tuple[int, int, int],
+    conv: tuple[int, int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> DeltaCache:
+    """The state before the first token.
+
+    `state`: value heads, key dim, value dim of a layer. `conv`: tokens and channels of a layer.
+    """
+    return DeltaCache(
+        torch.zeros(layers, *state, dtype=torch.float32, device=device),
+        torch.zeros(layers, *conv, dtype=dtype, device=device),
+    )
