@@ -157,6 +157,12 @@ def logits_in_steps(model: Decoder, ids: torch.Tensor) -> torch.Tensor:
     return torch.cat(out)
 
 
+GGUF_ARCHITECTURES = {
+    "gemma3_text": "gemma3",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
+    "qwen3_next": "qwen3next",
+}
 GGUF_SHAPE_KEYS = {
     "block_count": "num_hidden_layers",
     "context_length": "max_position_embeddings",
@@ -165,40 +171,114 @@ GGUF_SHAPE_KEYS = {
     "attention.head_count": "num_attention_heads",
     "attention.head_count_kv": "num_key_value_heads",
     "attention.key_length": "head_dim",
+    "attention.sliding_window": "sliding_window",
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
 
 
 def write_gguf_twin(
     model: PreTrainedModel, path: Path, extra: dict[str, Any] | None = None
 ) -> None:
-    """Writes transformers' model as the converters of llama.cpp would: names and row order.
+    """Writes transformers' model as the converters of llama.cpp would: names, values, row order.
 
     `extra`: further tensors, by their GGUF names.
     """
     config = model.config
-    arch = config.model_type
+    arch = GGUF_ARCHITECTURES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, arch)
     for key, name in GGUF_SHAPE_KEYS.items():
-        writer.add_uint32(f"{arch}.{key}", getattr(config, name))
+        if isinstance(value := getattr(config, name, None), int):
+            writer.add_uint32(f"{arch}.{key}", value)
     writer.add_float32(f"{arch}.attention.layer_norm_rms_epsilon", config.rms_norm_eps)
-    writer.add_float32(f"{arch}.rope.freq_base", config.rope_parameters["rope_theta"])
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch.upper()], config.num_hidden_layers)
+    ropes = config.rope_parameters
+    rope = ropes.get("full_attention", ropes)
+    writer.add_float32(f"{arch}.rope.freq_base", rope["rope_theta"])
+    if "partial_rotary_factor" in rope:
+        turning = int(config.head_dim * rope["partial_rotary_factor"])
+        writer.add_uint32(f"{arch}.rope.dimension_count", turning)
+    if hasattr(config, "linear_value_head_dim"):
+        inner = config.linear_value_head_dim * config.linear_num_value_heads
+        writer.add_uint32(f"{arch}.ssm.inner_size", inner)
+    if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+        writer.add_float32(f"{arch}.final_logit_softcapping", cap)
+    kinds = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(kinds[arch], config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        if arch == "llama" and ("q_proj" in name or "k_proj" in name):
-            is_query = "q_proj" in name
-            weight = _permuted(
-                weight, config.num_attention_heads if is_query else config.num_key_value_heads
-            )
-        gguf_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        writer.add_tensor(gguf_name, weight.numpy())
+        for converted, values in _converted(name, weight, arch, config):
+            gguf_name = names.get_name(converted, try_suffixes=(".weight", ".bias"))
+            writer.add_tensor(gguf_name, values.contiguous().numpy())
     for name, values in (extra or {}).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+Named = list[tuple[str, torch.Tensor]]
+
+
+def _converted(name: str, weight: torch.Tensor, arch: str, config: Any) -> Named:
+    if arch == "llama" and ("q_proj" in name or "k_proj" in name):
+        is_query = "q_proj" in name
+        heads = config.num_attention_heads if is_query else config.num_key_value_heads
+        return [(name, _permuted(weight, heads))]
+    if arch not in GGUF_ARCHITECTURES.values():
+        return [(name, weight)]
+    if name.endswith("norm.weight") and "linear_attn" not in name:
+        return [(name, weight + 1)]
+    if name.endswith("experts.gate_up_proj"):
+        sides = zip(("gate", "up"), weight.chunk(2, dim=1), strict=True)
+        return [(name.replace("gate_up", side) + ".weight", half) for side, half in sides]
+    if name.endswith("experts.down_proj"):
+        return [(name + ".weight", weight)]
+    if name.endswith("shared_expert_gate.weight"):
+        return [(name, weight[0])]
+    if ".linear_attn." in name:
+        return _converted_delta(name, weight, arch, config)
+    return [(name, weight)]
+
+
+def _converted_delta(name: str, weight: torch.Tensor, arch: str, config: Any) -> Named:
+    # convert_hf_to_gguf.py, Qwen3NextModel and Qwen3_5 models
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+    key_dim, value_dim, group = 16, 16, values // keys
+    if name.endswith("dt_bias"):
+        name = name.replace("dt_bias", "dt_proj.bias")
+    if name.endswith("A_log"):
+        weight = -weight.exp()
+    if name.endswith("conv1d.weight"):
+        weight = weight[:, 0]
+    if name.endswith("in_proj_qkvz.weight"):
+        dims = [key_dim, key_dim, group * value_dim, group * value_dim]
+        parts = weight.view(keys, sum(dims), -1).split(dims, dim=1)
+        q, k, v, z = (part.reshape(-1, weight.shape[1]) for part in parts)
+        return [
+            (name.replace("qkvz", "qkv"), torch.cat((q, k, v))),
+            (name.replace("qkvz", "z"), z),
+        ]
+    if arch == "qwen3next":
+        return [(name, weight)]
+
+    def tiled(rows: torch.Tensor) -> torch.Tensor:
+        split = rows.reshape(keys, group, -1, *rows.shape[1:])
+        return split.transpose(0, 1).reshape(rows.shape)
+
+    if "in_proj_qkv" in name or "conv1d" in name:
+        before = 2 * keys * key_dim
+        return [(name, torch.cat((weight[:before], tiled(weight[before:]))))]
+    if "out_proj" in name:
+        return [(name, tiled(weight.T).T)]
+    return [(name, weight if name.endswith("norm.weight") else tiled(weight))]
 
 
 def _permuted(weight: torch.Tensor, heads: int) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Tensors and metadata from a GGUF file. Knows no model code; dequantises, never requantises.
 
-Tensors come out under their transformers names, in [out, in] order, with the pairwise row order
-of the llama converter undone.
+Tensors come out under their transformers names, in [out, in] order, with what the converters did
+to the order of rows undone.
 """
 
 import dataclasses
@@ -18,33 +18,15 @@ from torch import Tensor
 from proto.limits import GGUF_TENSORS
 from worker.faults import LoadFault
 from worker.limits import GGUF_KEYS
-from worker.models.config import ModelConfig
+from worker.loading.gguf_names import gguf_name_of
+from worker.models.config import DeltaConfig, ModelConfig
 
+GATE_UP = ".experts.gate_up_proj"
 MAGIC = b"GGUF"
 K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 SUPPORTED_TYPES = frozenset(
     ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", *K_QUANTS)
 )
-
-# GGUF names below `blk.N.`, by their transformers names below `model.layers.N.`.
-LAYER_NAMES = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-TOP_NAMES = {
-    "model.embed_tokens.weight": "token_embd.weight",
-    "model.norm.weight": "output_norm.weight",
-    "lm_head.weight": "output.weight",
-}
 
 
 class GgufFile:
@@ -124,33 +106,73 @@ class GgufTensors:
 
     def __init__(self, file: GgufFile, config: ModelConfig) -> None:
         self._file = file
-        self._is_permuted = config.family.has_permuted_gguf
-        self._heads = {"attn_q": config.head_count, "attn_k": config.kv_head_count}
+        self._config = config
+        self._form = config.family.gguf
 
     def has(self, name: str) -> bool:
         """Whether there is such a tensor."""
-        return self._file.has(gguf_name_of(name))
+        if name.endswith(GATE_UP):
+            return self._file.has(self._named(_sides(name)[0]))
+        return self._file.has(self._named(name))
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor in float32. Raises: LoadFault when missing or of another shape."""
-        gguf_name = gguf_name_of(name)
+        if name.endswith(GATE_UP):  # kept apart
+            experts, both, hidden = shape
+            sides = [self._values(side, (experts, both // 2, hidden)) for side in _sides(name)]
+            return torch.cat(sides, dim=1)
+        values = self._values(self._named(name), shape)
+        part = name.rpartition("self_attn.")[2].partition(".")[0]
+        if self._form.has_pairwise_rows and part in ("q_proj", "k_proj"):
+            is_query = part == "q_proj"
+            heads = self._config.head_count if is_query else self._config.kv_head_count
+            return _unpermuted(values, heads)
+        if self._form.has_tiled_values and self._config.delta is not None:
+            return _untiled(values, name.rpartition("linear_attn.")[2], self._config.delta)
+        return values
+
+    def _named(self, name: str) -> str:
+        return gguf_name_of(name, self._config.family) or name
+
+    def _values(self, gguf_name: str, shape: tuple[int, ...]) -> Tensor:
         if not self._file.has(gguf_name):
             raise LoadFault(f"Tensor {gguf_name!r} must have shape {shape}, found no such tensor.")
         values = self._file.values(gguf_name)
-        if values.shape != shape:
+        if _squeezed(values.shape) != _squeezed(shape):  # converters drop dims of one
             found = tuple(values.shape)
             raise LoadFault(f"Tensor {gguf_name!r} must have shape {shape}, found {found}.")
-        heads = self._heads.get(gguf_name.split(".")[-2])
-        return _unpermuted(values, heads) if heads and self._is_permuted else values
+        return values.reshape(shape)
 
 
-def gguf_name_of(name: str) -> str:
-    """The GGUF name of a tensor with this transformers name."""
-    if name in TOP_NAMES:
-        return TOP_NAMES[name]
-    index, _, rest = name.removeprefix("model.layers.").partition(".")
-    stem, _, kind = rest.rpartition(".")
-    return f"blk.{index}.{LAYER_NAMES[stem]}.{kind}"
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
+
+
+def _sides(name: str) -> list[str]:
+    """The GGUF names of the gate and up rows of experts."""
+    index = name.removeprefix("model.layers.").partition(".")[0]
+    return [f"blk.{index}.ffn_{side}_exps.weight" for side in ("gate", "up")]
+
+
+def _untiled(values: Tensor, name: str, shape: DeltaConfig) -> Tensor:
+    """Value heads side by side for each key head: the converter wrote them key heads in turn."""
+    match name:
+        case "in_proj_qkv.weight" | "conv1d.weight":
+            keys = 2 * shape.keys_width
+            heads = _untiled_rows(values[keys:], shape)
+            return torch.cat((values[:keys], heads))
+        case "in_proj_z.weight" | "in_proj_a.weight" | "in_proj_b.weight" | "rate" | "dt_bias":
+            return _untiled_rows(values, shape)
+        case "out_proj.weight":
+            return _untiled_rows(values.T, shape).T
+        case _:
+            return values
+
+
+def _untiled_rows(values: Tensor, shape: DeltaConfig) -> Tensor:
+    group = shape.value_heads // shape.key_heads
+    rows = values.reshape(group, shape.key_heads, -1, *values.shape[1:])
+    return rows.transpose(0, 1).reshape(values.shape)
 
 
 def _unpermuted(values: Tensor, heads: int) -> Tensor:

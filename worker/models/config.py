@@ -9,32 +9,44 @@ Activation = Literal["silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, slots=True)
+class GgufForm:
+    """How GGUF files hold a family. `architecture`: their `general.architecture`.
+
+    `has_pairwise_rows`: query and key rows are ordered for pairwise rope. `has_tiled_values`: value
+    heads stand key heads in turn. `has_post_attention_norm`: the name is not `ffn_norm`.
+    `wide_score_layers`: so many layers has the one size whose scores are scaled by hidden size over
+    heads and not by head dim, which the files do not say.
+    """
+
+    architecture: str
+    has_pairwise_rows: bool = False
+    has_tiled_values: bool = False
+    has_post_attention_norm: bool = False
+    wide_score_layers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """What sets a family apart, beyond what its files say of a model.
 
-    `name`: its `model_type`. `gguf_name`: its architecture in GGUF, None where such files are not
-    read. `end_tokens`: spellings that end a turn, for files that do not say so.
+    `name`: its `model_type`. `end_tokens`: spellings that end a turn, for files that do not say so.
 
     `has_head_norms`: RMS norm of each query and key head before rope. `has_output_norms`: what
     attention and MLP give is normed before it is added. `has_output_gate`: queries come with a gate
     for what attention gives. `has_centred_norms`: safetensors hold norms as multiplier minus 1.
-    `has_permuted_gguf`: GGUF files hold query and key rows in pairwise order.
-    `has_grouped_delta`: the inputs of delta layers are stored by key head, in two tensors.
     `other_layers`: what layers are between full attention, every `full_interval`th layer.
     `rotary_share`: of a head's dims, where the config does not say.
     """
 
     name: str
+    gguf: GgufForm
     end_tokens: tuple[str, ...]
-    gguf_name: str | None = None
     has_qkv_bias: bool = False
     has_head_norms: bool = False
     has_output_norms: bool = False
     has_output_gate: bool = False
     has_centred_norms: bool = False
     has_scaled_embedding: bool = False
-    has_permuted_gguf: bool = False
-    has_grouped_delta: bool = False
     activation: Activation = "silu"
     other_layers: LayerKind = "full"
     full_interval: int = 1

@@ -4,8 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.faults import LoadFault
-from worker.models.config import Family, LayerKind, ModelConfig, RopeConfig
-from worker.models.fields import need_int
+from worker.models.config import (
+    DeltaConfig,
+    ExpertConfig,
+    Family,
+    LayerKind,
+    ModelConfig,
+    RopeConfig,
+)
+from worker.models.fields import int_or, need_int
+
+WINDOW_BASE = 10_000.0  # of rope in layers with a window, which files do not say
 
 
 def config_from_gguf(
@@ -17,23 +26,72 @@ def config_from_gguf(
     """
     heads = need_int(keys, "attention.head_count")
     hidden = need_int(keys, "embedding_length")
-    head_dim = int(keys.get("attention.key_length") or hidden // heads)
-    full: LayerKind = "full"
+    head_dim = int_or(keys, "attention.key_length", hidden // heads)
+    layers = _layers(keys, family)
+    experts = _experts(keys, len(layers))
+    scored = hidden / heads if len(layers) == family.gguf.wide_score_layers else head_dim
     return ModelConfig(
         family=family,
         vocab_size=embedding_rows,
         hidden_size=hidden,
-        intermediate_size=need_int(keys, "feed_forward_length"),
-        layers=(full,) * need_int(keys, "block_count"),
+        intermediate_size=0 if experts else need_int(keys, "feed_forward_length"),
+        layers=layers,
         head_count=heads,
-        kv_head_count=int(keys.get("attention.head_count_kv") or heads),
+        kv_head_count=_kv_heads(keys, heads),
         head_dim=head_dim,
         rms_norm_eps=float(keys.get("attention.layer_norm_rms_epsilon", 1e-6)),
         is_tied=is_tied,
         max_len=need_int(keys, "context_length"),
         rope=_rope(keys),
-        rotary_dim=head_dim,
-        score_scale=head_dim**-0.5,
+        rotary_dim=int_or(keys, "rope.dimension_count", head_dim),
+        score_scale=scored**-0.5,
+        window=need_int(keys, "attention.sliding_window") if "window" in layers else 0,
+        window_rope=RopeConfig(base=WINDOW_BASE) if "window" in layers else None,
+        logit_cap=keys.get("final_logit_softcapping"),
+        delta=_delta(keys) if "delta" in layers else None,
+        experts=experts,
+    )
+
+
+def _layers(keys: Mapping[str, Any], family: Family) -> tuple[LayerKind, ...]:
+    # Blocks behind the layers belong to the head that guesses further tokens.
+    count = need_int(keys, "block_count") - int(keys.get("nextn_predict_layers") or 0)
+    interval = int_or(keys, "full_attention_interval", family.full_interval)
+    return tuple(
+        "full" if (index + 1) % interval == 0 else family.other_layers for index in range(count)
+    )
+
+
+def _kv_heads(keys: Mapping[str, Any], heads: int) -> int:
+    """Of a layer. Hybrid files may say it for each layer, 0 where there is no attention."""
+    said = keys.get("attention.head_count_kv")
+    if isinstance(said, list):
+        return max(said, default=heads) or heads
+    return int(said or heads)
+
+
+def _delta(keys: Mapping[str, Any]) -> DeltaConfig:
+    value_heads = need_int(keys, "ssm.time_step_rank")
+    return DeltaConfig(
+        key_heads=need_int(keys, "ssm.group_count"),
+        value_heads=value_heads,
+        key_dim=need_int(keys, "ssm.state_size"),
+        value_dim=need_int(keys, "ssm.inner_size") // value_heads,
+        conv_width=need_int(keys, "ssm.conv_kernel"),
+    )
+
+
+def _experts(keys: Mapping[str, Any], layer_count: int) -> ExpertConfig | None:
+    if not keys.get("expert_count"):
+        return None
+    width = need_int(keys, "expert_feed_forward_length")
+    return ExpertConfig(
+        count=need_int(keys, "expert_count"),
+        chosen=need_int(keys, "expert_used_count"),
+        width=width,
+        shared_width=int_or(keys, "expert_shared_feed_forward_length", width),
+        is_summed_to_one=bool(keys.get("expert_weights_norm", True)),
+        layers=frozenset(range(layer_count)),
     )
 
 

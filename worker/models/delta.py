@@ -33,7 +33,7 @@ class DeltaLayer:
         self._out = place.product("out_proj.weight", config.hidden_size, shape.values_width)
         kernel = place.fp32("conv1d.weight", shape.conv_channels, 1, shape.conv_width)
         self._kernel = kernel[:, 0].T.contiguous()  # (width, channels)
-        self._rate = -place.fp32("A_log", shape.value_heads).exp()
+        self._rate = _rate(place, shape.value_heads)
         self._rate_bias = place.fp32("dt_bias", shape.value_heads)
         self._norm = place.fp32("norm.weight", shape.value_dim)  # never stored minus 1
 
@@ -111,24 +111,37 @@ def _read_on(state: Tensor, inputs: DeltaInputs) -> Tensor:
     return out
 
 
+def _rate(place: Placement, heads: int) -> Tensor:
+    """How fast each head forgets, times what a token says: below 0."""
+    return place.fp32("rate", heads) if place.has("rate") else -place.fp32("A_log", heads).exp()
+
+
 def _in_product(config: ModelConfig, shape: DeltaConfig, place: Placement) -> Product:
-    """Queries, keys, values, gates, betas and decays in one product."""
-    hidden, heads = config.hidden_size, shape.value_heads
-    if config.family.has_grouped_delta:
-        return product_of(_ungrouped(place, shape, hidden))
-    sizes = {"qkv": shape.conv_channels, "z": shape.values_width, "b": heads, "a": heads}
-    parts = [place.weight(f"in_proj_{name}.weight", rows, hidden) for name, rows in sizes.items()]
+    """Queries, keys, values, gates, betas and decays in one product.
+
+    Some are stored key head by key head, in one tensor.
+    """
+    hidden, group = config.hidden_size, shape.value_heads // shape.key_heads
+    if place.has("in_proj_qkvz.weight"):
+        dims = [shape.key_dim, shape.key_dim, *[group * shape.value_dim] * 2]
+        parts = _ungrouped(place, "in_proj_qkvz.weight", dims, shape.key_heads, hidden)
+    else:
+        parts = [
+            place.weight("in_proj_qkv.weight", shape.conv_channels, hidden),
+            place.weight("in_proj_z.weight", shape.values_width, hidden),
+        ]
+    if place.has("in_proj_ba.weight"):
+        parts += _ungrouped(place, "in_proj_ba.weight", [group, group], shape.key_heads, hidden)
+    else:
+        parts += [
+            place.weight(f"in_proj_{name}.weight", shape.value_heads, hidden) for name in "ba"
+        ]
     return product_of(torch.cat(parts))
 
 
-def _ungrouped(place: Placement, shape: DeltaConfig, hidden: int) -> Tensor:
-    """The same rows from tensors that hold them key head by key head."""
-    group = shape.value_heads // shape.key_heads
-    width = 2 * shape.keys_width + 2 * shape.values_width
-    qkvz = place.weight("in_proj_qkvz.weight", width, hidden)
-    qkvz = qkvz.view(shape.key_heads, -1, hidden)
-    values = group * shape.value_dim
-    q, k, v, z = torch.split(qkvz, [shape.key_dim, shape.key_dim, values, values], dim=1)
-    ba = place.weight("in_proj_ba.weight", 2 * shape.value_heads, hidden)
-    b, a = torch.split(ba.view(shape.key_heads, -1, hidden), [group, group], dim=1)
-    return torch.cat([part.reshape(-1, hidden) for part in (q, k, v, z, b, a)])
+def _ungrouped(
+    place: Placement, name: str, dims: list[int], heads: int, hidden: int
+) -> list[Tensor]:
+    """The rows of each part from a tensor that holds `dims` rows of them for each key head."""
+    stored = place.weight(name, heads * sum(dims), hidden).view(heads, -1, hidden)
+    return [part.reshape(-1, hidden) for part in torch.split(stored, dims, dim=1)]

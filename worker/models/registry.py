@@ -24,8 +24,7 @@ def family_of(model_type: str) -> Family:
 
 def family_of_gguf(architecture: str) -> Family:
     """The family of a `general.architecture` of a GGUF file. Raises: LoadFault, as `family_of`."""
-    known = {family.gguf_name: family for family in FAMILIES if family.gguf_name is not None}
-    return _found(known, architecture)
+    return _found({family.gguf.architecture: family for family in FAMILIES}, architecture)
 
 
 def _found(known: dict[str, Family], name: str) -> Family:

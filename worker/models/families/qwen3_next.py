@@ -1,10 +1,10 @@
 """Qwen3-Next. Knows only what differs from other families."""
 
-from worker.models.config import Family
+from worker.models.config import Family, GgufForm
 
 FAMILY = Family(
     name="qwen3_next",
-    has_grouped_delta=True,
+    gguf=GgufForm("qwen3next", has_post_attention_norm=True),
     has_head_norms=True,
     has_output_gate=True,
     has_centred_norms=True,
