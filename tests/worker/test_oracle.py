@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGUFReader
 from tiny_checkpoints import (
     KINDS,
     build,
@@ -62,6 +63,17 @@ def test_b51_b52_b53_a_gguf_gives_the_logits_of_its_safetensors_twin(kind: str, 
     ours = logits_in_chunks(build(folder), ids, 64)
     twin = logits_in_chunks(build(file), ids, 64)
     assert torch.equal(twin, ours)
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_gate_and_up_of_experts_may_stand_in_one_tensor_of_a_gguf(is_fused: bool, tmp_path: Path):
+    folder, file = tmp_path / "folder", tmp_path / "twin.gguf"
+    write_gguf_twin(write_tiny("qwen3_5_moe", folder), file, is_fused=is_fused)
+    names = {tensor.name for tensor in GGUFReader(file).tensors}
+    assert ("blk.0.ffn_gate_up_exps.weight" in names) is is_fused
+    ids = _ids()
+    ours = logits_in_chunks(build(folder), ids, 64)
+    assert torch.equal(logits_in_chunks(build(file), ids, 64), ours)
 
 
 def test_bf16_logits_that_choose_are_computed_in_fp32(tmp_path: Path):

@@ -184,11 +184,15 @@ GGUF_SHAPE_KEYS = {
 
 
 def write_gguf_twin(
-    model: PreTrainedModel, path: Path, extra: dict[str, Any] | None = None
+    model: PreTrainedModel,
+    path: Path,
+    extra: dict[str, Any] | None = None,
+    *,
+    is_fused: bool = False,
 ) -> None:
     """Writes transformers' model as the converters of llama.cpp would: names, values, row order.
 
-    `extra`: further tensors, by their GGUF names.
+    `extra`: further tensors, by their GGUF names. `is_fused`: gate and up of experts in one tensor.
     """
     config = model.config
     arch = GGUF_ARCHITECTURES.get(config.model_type, config.model_type)
@@ -212,6 +216,9 @@ def write_gguf_twin(
     names = gguf.get_tensor_name_map(kinds[arch], config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if is_fused and name.endswith("experts.gate_up_proj"):
+            writer.add_tensor(f"{names.get_name(name)}.weight", weight.numpy())
             continue
         for converted, values in _converted(name, weight, arch, config):
             gguf_name = names.get_name(converted, try_suffixes=(".weight", ".bias"))

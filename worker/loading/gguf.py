@@ -111,13 +111,11 @@ class GgufTensors:
 
     def has(self, name: str) -> bool:
         """Whether there is such a tensor."""
-        if name.endswith(GATE_UP):
-            return self._file.has(self._named(_sides(name)[0]))
-        return self._file.has(self._named(name))
+        return self._file.has(self._named(name)) or self._is_apart(name)
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor in float32. Raises: LoadFault when missing or of another shape."""
-        if name.endswith(GATE_UP):  # kept apart
+        if self._is_apart(name):
             experts, both, hidden = shape
             sides = [self._values(side, (experts, both // 2, hidden)) for side in _sides(name)]
             return torch.cat(sides, dim=1)
@@ -130,6 +128,10 @@ class GgufTensors:
         if self._form.has_tiled_values and self._config.delta is not None:
             return _untiled(values, name.rpartition("linear_attn.")[2], self._config.delta)
         return values
+
+    def _is_apart(self, name: str) -> bool:
+        """Whether the gate and up rows of experts are asked for and stand in two tensors."""
+        return name.endswith(GATE_UP) and self._file.has(_sides(name)[0])
 
     def _named(self, name: str) -> str:
         return gguf_name_of(name, self._config.family) or name

@@ -25,7 +25,6 @@ LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
     "mlp.gate": "ffn_gate_inp",
-    "mlp.experts.down_proj": "ffn_down_exps",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp",
@@ -49,6 +48,7 @@ OUTPUT_NORM_NAMES = {
 WHOLE_NAMES = {
     "linear_attn.rate": "ssm_a",
     "linear_attn.dt_bias": "ssm_dt.bias",
+    "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
     "mlp.experts.down_proj": "ffn_down_exps.weight",
 }
 
