@@ -41,6 +41,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module", params=["llama", "gemma3", "qwen3_5", "qwen3_5_moe", "qwen3_next"])
+def any_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp(request.param)
+    write_tiny(request.param, path)
+    return path
+
+
 def _write(engine: Engine, prompt: tuple[int, ...], count: int) -> list[int]:
     slot, plan = engine.open(prompt), engine.plan(prompt)
     token = None
@@ -55,21 +62,21 @@ def _write(engine: Engine, prompt: tuple[int, ...], count: int) -> list[int]:
     return written
 
 
-def test_seeded_text_does_not_depend_on_how_the_prompt_was_cut(folder: Path):
-    written = [_write(_engine(folder, chunk), PROMPT, 40) for chunk in (1, 7, 32, 256)]
+def test_seeded_text_does_not_depend_on_how_the_prompt_was_cut(any_folder: Path):
+    written = [_write(_engine(any_folder, chunk), PROMPT, 40) for chunk in (1, 7, 32, 256)]
     assert written[0] == written[1] == written[2] == written[3]
     assert len(set(written[0])) > 5
 
 
-def test_a_slot_that_served_before_writes_the_same(folder: Path):
-    engine = _engine(folder)
+def test_a_slot_that_served_before_writes_the_same(any_folder: Path):
+    engine = _engine(any_folder)
     first = _write(engine, PROMPT, 20)
     _write(engine, tuple(range(100, 300)), 20)
     assert _write(engine, PROMPT, 20) == first
 
 
-def test_two_sequences_in_turn_write_what_each_writes_alone(folder: Path):
-    engine = _engine(folder, chunk=256)
+def test_two_sequences_in_turn_write_what_each_writes_alone(any_folder: Path):
+    engine = _engine(any_folder, chunk=256)
     prompts = (PROMPT, tuple(range(200, 240)))
     alone = [_write(engine, prompt, 10) for prompt in prompts]
     slots = [engine.open(prompt) for prompt in prompts]
@@ -91,13 +98,20 @@ def test_the_cache_grows_by_chunks(folder: Path):
     assert engine.kv_bytes_free == 1 * 512 * 4 * 2 * 2 * 16 * 4
 
 
+def test_the_state_of_delta_layers_counts_in_what_slots_may_take(tmp_path: Path):
+    write_tiny("qwen3_5", tmp_path)
+    kv, recurrent, conv = 1 * 512 * 2 * 2 * 16 * 4, 3 * 4 * 16 * 16 * 4, 3 * 3 * 128 * 4
+    engine = _engine(tmp_path)
+    assert engine.kv_bytes_free == engine.free_slots * (kv + recurrent + conv)
+
+
 @pytest.mark.parametrize("weights", ["fp32", "bf16"])
-def test_a_rows_result_does_not_depend_on_the_rows_beside_it(folder: Path, weights: str):
-    assert _engine(folder, weights=weights).is_row_invariant()
+def test_a_rows_result_does_not_depend_on_the_rows_beside_it(any_folder: Path, weights: str):
+    assert _engine(any_folder, weights=weights).is_row_invariant()
 
 
-def test_the_self_check_writes_a_token_and_gives_its_slot_back(folder: Path):
-    engine = _engine(folder)
+def test_the_self_check_writes_a_token_and_gives_its_slot_back(any_folder: Path):
+    engine = _engine(any_folder)
     engine.check()
     assert engine.free_slots == 2
 
