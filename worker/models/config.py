@@ -7,6 +7,8 @@ LayerKind = Literal["full", "window", "delta"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 Activation = Literal["silu", "gelu_tanh"]
 
+WINDOW_BASE = 10_000.0  # of rope in layers with a window, where the files do not say
+
 
 @dataclass(frozen=True, slots=True)
 class GgufForm:

@@ -5,6 +5,7 @@ from typing import Any
 
 from worker.faults import LoadFault
 from worker.models.config import (
+    WINDOW_BASE,
     DeltaConfig,
     ExpertConfig,
     Family,
@@ -13,8 +14,6 @@ from worker.models.config import (
     RopeConfig,
 )
 from worker.models.fields import int_or, need_int
-
-WINDOW_BASE = 10_000.0  # of rope in layers with a window, which files do not say
 
 
 def config_from_gguf(

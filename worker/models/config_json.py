@@ -5,6 +5,7 @@ from typing import Any
 
 from worker.faults import LoadFault
 from worker.models.config import (
+    WINDOW_BASE,
     DeltaConfig,
     ExpertConfig,
     Family,
@@ -24,7 +25,6 @@ INTERVAL_KEYS: dict[LayerKind, str] = {
     "delta": "full_attention_interval",
     "window": "sliding_window_pattern",
 }
-WINDOW_BASE = 10_000.0  # of rope in layers with a window, where an old config does not say
 
 
 def text_fields(fields: Mapping[str, Any]) -> Mapping[str, Any]:
