@@ -29,6 +29,8 @@ from worker.loading.gguf import GgufFile
 from worker.loading.locate import open_checkpoint
 from worker.loading.safetensors import read_header
 from worker.models.config import RopeConfig, SamplingDefaults
+from worker.models.config_gguf import config_from_gguf
+from worker.models.registry import family_of_gguf
 from worker.models.rope import inverse_frequencies, magnitude
 
 CONFIG = {"model_type": "llama", **SHAPE}
@@ -201,6 +203,25 @@ def test_damaged_and_foreign_gguf_files_are_refused(tmp_path: Path):
         path = tmp_path / "bad.gguf"
         path.write_bytes(damaged)
         assert words in _fault(path)
+
+
+def test_a_gguf_with_delta_layers_that_cannot_be_is_refused():
+    with pytest.raises(LoadFault, match="3 value heads for 2 key heads"):
+        config_from_gguf(
+            {
+                **dict.fromkeys(("attention.head_count", "block_count"), 4),
+                **dict.fromkeys(("embedding_length", "feed_forward_length"), 64),
+                "context_length": 512,
+                "ssm.time_step_rank": 3,
+                "ssm.group_count": 2,
+                "ssm.state_size": 16,
+                "ssm.inner_size": 48,
+                "ssm.conv_kernel": 4,
+            },
+            family_of_gguf("qwen35"),
+            embedding_rows=512,
+            is_tied=True,
+        )
 
 
 def test_a_quantisation_that_is_not_supported_is_refused_by_name(tmp_path: Path):

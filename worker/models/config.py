@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from worker.faults import LoadFault
+
 LayerKind = Literal["full", "window", "delta"]
 RopeKind = Literal["default", "linear", "llama3", "yarn"]
 Activation = Literal["silu", "gelu_tanh"]
@@ -85,13 +87,23 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeltaConfig:
-    """The shape of gated delta layers. `conv_width`: tokens that the convolution sees."""
+    """The shape of gated delta layers. `conv_width`: tokens that the convolution sees.
+
+    Raises: LoadFault for a shape that no such layer can have.
+    """
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
     conv_width: int
+
+    def __post_init__(self) -> None:
+        if self.value_heads % self.key_heads or self.conv_width < 2:
+            raise LoadFault(
+                f"The model's delta layers cannot have {self.value_heads} value heads for "
+                f"{self.key_heads} key heads and a convolution over {self.conv_width} tokens."
+            )
 
     @property
     def keys_width(self) -> int:

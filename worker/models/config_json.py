@@ -167,19 +167,13 @@ def _rope(scaling: Mapping[str, Any], fields: Mapping[str, Any], max_len: int) -
 
 
 def _delta(fields: Mapping[str, Any]) -> DeltaConfig:
-    delta = DeltaConfig(
+    return DeltaConfig(
         key_heads=int_or(fields, "linear_num_key_heads", 16),
         value_heads=int_or(fields, "linear_num_value_heads", 32),
         key_dim=int_or(fields, "linear_key_head_dim", 128),
         value_dim=int_or(fields, "linear_value_head_dim", 128),
         conv_width=int_or(fields, "linear_conv_kernel_dim", 4),
     )
-    if delta.value_heads % delta.key_heads or delta.conv_width < 2:
-        raise LoadFault(
-            f"The model's delta layers cannot have {delta.value_heads} value heads for "
-            f"{delta.key_heads} key heads and a convolution over {delta.conv_width} tokens."
-        )
-    return delta
 
 
 def _experts(fields: Mapping[str, Any], layer_count: int) -> ExpertConfig | None:

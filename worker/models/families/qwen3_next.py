@@ -1,15 +1,12 @@
-"""Qwen3-Next. Knows only what differs from other families."""
+"""Qwen3-Next, the first of the hybrid Qwens. Knows only what differs from Qwen 3.5."""
 
-from worker.models.config import Family, GgufForm
+from dataclasses import replace
 
-FAMILY = Family(
+from worker.models.config import GgufForm
+from worker.models.families import qwen3_5
+
+FAMILY = replace(
+    qwen3_5.FAMILY,
     name="qwen3_next",
     gguf=GgufForm("qwen3next", has_post_attention_norm=True),
-    has_head_norms=True,
-    has_output_gate=True,
-    has_centred_norms=True,
-    other_layers="delta",
-    full_interval=4,
-    rotary_share=0.25,
-    end_tokens=("<|endoftext|>", "<|im_end|>"),
 )
