@@ -279,8 +279,12 @@ def _spans(settings: Settings) -> Spans | None:
 
 
 def _managed(engine: EngineLink | None, settings: Settings) -> ManagedWay | None:
-    if engine is None:
+    if engine is None or settings.worker is None:
         return None
     from gateway.managed import Managed
 
-    return Managed(engine, settings.engine.queue.open_after_s)
+    return Managed(
+        engine,
+        settings.engine.queue.open_after_s,
+        reasoning_format=settings.worker.reasoning_format,
+    )

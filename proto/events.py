@@ -72,10 +72,28 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-probability of one token: its id, its text, its value."""
+
+    id: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """The chosen token and the likeliest others, likeliest first."""
+
+    chosen: TokenLogprob
+    top: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of the visible answer."""
+    """A piece of the visible answer. `logprobs`: of the tokens it comes from, where asked for."""
 
     text: str
+    logprobs: tuple[Logprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +129,11 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete. `detail` says why in one word (eos, stop_string, max_tokens, …)."""
+    """The answer is complete. `detail` says why in one word (eos, stop_string, max_tokens, …).
+
+    `thinking_closed_by`: model, call, budget, or None. `choice_margin`: how clearly one of a list
+    was chosen, 0 to 1.
+    """
 
     reason: FinishReason
     detail: str | None
@@ -119,6 +141,8 @@ class Finished:
     timings: Timings
     speculation: Speculation = Speculation()
     cache_source: str = "none"
+    thinking_closed_by: str | None = None
+    choice_margin: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from proto.chat import Call, Json, Params
-from proto.events import FinishReason, Speculation, Timings, Usage
+from proto.events import FinishReason, Logprobs, Speculation, Timings, Usage
 from proto.faults import RefusalCode
 from proto.plan import Plan
 
@@ -77,7 +77,7 @@ class Submit:
     """Gateway → worker: start a run, or attach to it when it lives already.
 
     `credit`: tokens the worker may send before it hears `Credit`. `deadline_ms`: from arrival,
-    0 for none.
+    0 for none. `choices`: how many runs there are of this prompt, of which this one is `choice`.
     """
 
     run_id: str
@@ -94,6 +94,7 @@ class Submit:
     deadline_ms: int = 0
     resume: Resume | None = None
     prompt_hash: str | None = None
+    choices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,23 +145,6 @@ class MonitorEvent:
     mode: Literal["shadow", "act"]
     reason: str
     numbers: dict[str, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Log-probability of one token: its id, its text, its value."""
-
-    id: int
-    text: str
-    logprob: float
-
-
-@dataclass(frozen=True, slots=True)
-class Logprobs:
-    """The chosen token and the likeliest others, likeliest first."""
-
-    chosen: TokenLogprob
-    top: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,25 @@ class PrefillSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SideSettings:
+    """Short requests are served beside long ones: up to `prompt` and `output` tokens, without
+    thinking. `waiting`: how many wait for that lane; `share`: of the time, while others run."""
+
+    enabled: bool = True
+    prompt: int = 2_048
+    output: int = 64
+    waiting: int = 4
+    share: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """What one worker loads and how it runs.
 
     `model`: a registry name, a folder with safetensors, or a `.gguf` file. `threads`: 0 = physical
     cores. `max_len`: tokens of prompt and output together; 0 = the model's, at most 8,192 on a CPU.
+    `parallel`: runs that decode in turn; `slots`: sequences kept, 0 = one more than that, so that a
+    run which waits for its client does not hold up the next.
     """
 
     model: str = "smollm2"
@@ -37,10 +51,13 @@ class WorkerSettings:
     threads: int = 0
     weights: Literal["bf16", "fp32"] = "bf16"
     max_len: int = 0
+    parallel: int = 1
+    slots: int = 0
     wall_clock_s: float = 3600.0
     default_max_tokens: int = 32_768
     queue: QueueSettings = field(default_factory=QueueSettings)
     prefill: PrefillSettings = field(default_factory=PrefillSettings)
+    side: SideSettings = field(default_factory=SideSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 Knows no client, no queue and no text; the loop says which sequence goes on.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +19,8 @@ from worker.loading.locate import Checkpoint
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder
 from worker.models.registry import NAMED_DEFAULTS
+from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
-from worker.sampling.sampler import Sampler
 from worker.settings import Machine, max_len_of
 from worker.state.slot import Slot
 
@@ -40,18 +42,27 @@ class EngineFacts:
     defaults: SamplingDefaults
 
 
+@dataclass(frozen=True, slots=True)
+class SharedPrompt:
+    """The state behind a prompt. `row`: the final norm's output of its last token, (1, hidden)."""
+
+    tensors: tuple[Tensor, ...]
+    row: Tensor
+
+
 class Engine:
     """Owns every tensor. All its methods are called by one thread."""
 
     def __init__(
-        self, model: Decoder, sampler: Sampler, machine: Machine, facts: EngineFacts
+        self, model: Decoder, masked_ids: Sequence[int], machine: Machine, facts: EngineFacts
     ) -> None:
         self.facts = facts
         self._model = model
-        self._sampler = sampler
+        self._masked = np.asarray(masked_ids, dtype=np.int64)
         self._chunk = machine.chunk
         self._slot_bytes = _bytes_per_slot(model, facts.max_len)
         self._free = [self._new_slot() for _ in range(machine.slots)]
+        self._side = self._new_slot()  # for short requests; what the others hold is never touched
 
     @property
     def free_slots(self) -> int:
@@ -69,41 +80,63 @@ class Engine:
         Raises: StartFault.
         """
         greedy = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
-        slot = self.open((0, 1))
+        slot = self.open((0, 1), Chooser(greedy, (0, 1)))
         try:
-            self.read_chunk(slot, 1, greedy, 1)
-            self.read_chunk(slot, 2, greedy, 1)
-            self.round(slot, greedy, 2)
+            self.read_chunk(slot, 1)
+            self.read_chunk(slot, 2)
+            self.round(slot)
         except (RuntimeError, ValueError, IndexError) as fault:
             raise StartFault(f"The model cannot write a token: {fault}.") from fault
         self.close(slot)
 
-    def open(self, prompt: tuple[int, ...]) -> Slot:
+    def open(self, prompt: tuple[int, ...], chooser: Chooser, *, is_side: bool = False) -> Slot:
         """Takes a free slot for a prompt, of which nothing is forwarded yet."""
-        slot = self._free.pop()
-        slot.reset(prompt)
+        slot = self._side if is_side else self._free.pop()
+        slot.reset(prompt, chooser)
         return slot
 
     def close(self, slot: Slot) -> None:
         """Gives the slot back."""
-        self._free.append(slot)
+        if slot is not self._side:
+            self._free.append(slot)
 
     def plan(self, prompt: tuple[int, ...]) -> prefill.Plan:
         """Where the prompt's chunks start. A kept state would be chosen here."""
         return prefill.plan(len(prompt), self.facts.family, self._chunk)
 
-    def read_chunk(self, slot: Slot, end: int, sampling: Sampling, number: int) -> int | None:
+    def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         """Forwards the prompt up to `end`; at the prompt's end chooses the first token."""
         start, length = slot.kv_len, len(slot.ctx)
         hidden = self._forward(slot, Prefill(start, end - start))
         slot.commit_forward(end - start)
-        return self._choose(slot, hidden, sampling, number) if end == length else None
+        if end < length:
+            return None
+        slot.prompt_row = hidden[-1:].clone()
+        return self._choose(slot, hidden)
 
-    def round(self, slot: Slot, sampling: Sampling, number: int) -> int:
+    def share(self, slot: Slot) -> SharedPrompt:
+        """What others need to start behind the same prompt; right after its first token."""
+        assert slot.prompt_row is not None, "the prompt must have been read"
+        return SharedPrompt(slot.cache.freeze(slot.kv_len), slot.prompt_row)
+
+    def take_shared(self, slot: Slot, shared: SharedPrompt) -> Chosen:
+        """Starts behind a prompt that another slot has read: chooses the first token."""
+        slot.cache.thaw(shared.tensors)
+        slot.commit_forward(len(slot.ctx))
+        return self._choose(slot, shared.row)
+
+    def round(self, slot: Slot) -> Chosen:
         """One plain step: forwards the root and chooses the token after it."""
         hidden = self._forward(slot, Step(slot.kv_len))
         slot.commit_forward(1)
-        return self._choose(slot, hidden, sampling, number)
+        return self._choose(slot, hidden)
+
+    def inject(self, slot: Slot, ids: Sequence[int]) -> None:
+        """Puts tokens behind the root that nobody chose; the last of them is the new root."""
+        slot.ctx += ids
+        slot.chooser.skip(len(ids))
+        self._forward(slot, Prefill(slot.kv_len, len(ids)))
+        slot.commit_forward(len(ids))
 
     @torch.inference_mode()
     def _forward(self, slot: Slot, rows: Prefill | Step) -> Tensor:
@@ -113,11 +146,11 @@ class Engine:
         return self._model.forward(ids, slot.cache, rows)  # (rows, hidden)
 
     @torch.inference_mode()
-    def _choose(self, slot: Slot, hidden: Tensor, sampling: Sampling, number: int) -> int:
+    def _choose(self, slot: Slot, hidden: Tensor) -> Chosen:
         logits = self._model.logits(hidden[-1:])[0]  # (vocab,)
-        token = self._sampler.choose(logits.cpu().numpy(), sampling, number)
-        slot.commit_choice(token)
-        return token
+        chosen = slot.chooser.choose(logits.cpu().numpy(), self._masked)
+        slot.commit_choice(chosen.token)
+        return chosen
 
     def _new_slot(self) -> Slot:
         return Slot(self._model.new_cache(self._chunk))
@@ -176,4 +209,4 @@ def build_engine(
         end_ids=frozenset(end_ids),
         defaults=NAMED_DEFAULTS.get(settings.model, checkpoint.sampling),
     )
-    return Engine(model, Sampler(masked_ids), machine, facts)
+    return Engine(model, masked_ids, machine, facts)

@@ -5,27 +5,28 @@ messages go out through another.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
 from proto.faults import Refusal
-from proto.messages import Beat, Delta, Done, Drain, MonitorCounts, Progress, Queued, Refused
+from proto.messages import Beat
 from worker import prefill
 from worker.admission import REPEAT_S, Queue, Rates
 from worker.mailbox import Board, Inbox, Outbox
 from worker.metrics import Metrics
 from worker.record import RunRecord
+from worker.reporter import Reporter
 from worker.run import Run, RunLimits
-from worker.sampling.params import Sampling
+from worker.sampling.chooser import Chooser, Chosen
+from worker.siblings import SharedPrompts
+from worker.side import SideLane
 from worker.state.slot import Slot
-from worker.text.detokenize import Released
 from worker.types import (
     Allow,
     Broken,
     Ending,
     EndRun,
-    Outgoing,
     Prepared,
     Rejected,
     StartDrain,
@@ -35,13 +36,11 @@ from worker.types import (
 
 log = structlog.get_logger()
 
-RUN_FINISHED = "run.finished"
 DRAIN_STARTED = "drain.started"
 ROUND_FAILED = "round.failed"
 
 IDLE_WAIT_S = 0.5  # longest sleep, so that clocks are looked at
 BOARD_S = 1.0  # how often the numbers for the beats are made
-PROGRESS_AFTER_S, PROGRESS_EVERY_S = 5.0, 1.0
 DRAINING_RETRY_MS = 30_000
 
 
@@ -52,11 +51,14 @@ class TokenEngine(Protocol):
     def free_slots(self) -> int: ...
     @property
     def kv_bytes_free(self) -> int: ...
-    def open(self, prompt: tuple[int, ...]) -> Slot: ...
+    def open(self, prompt: tuple[int, ...], chooser: Chooser, *, is_side: bool) -> Slot: ...
     def close(self, slot: Slot) -> None: ...
     def plan(self, prompt: tuple[int, ...]) -> prefill.Plan: ...
-    def read_chunk(self, slot: Slot, end: int, sampling: Sampling, number: int) -> int | None: ...
-    def round(self, slot: Slot, sampling: Sampling, number: int) -> int: ...
+    def read_chunk(self, slot: Slot, end: int) -> Chosen | None: ...
+    def share(self, slot: Slot) -> Any: ...
+    def take_shared(self, slot: Slot, state: Any) -> Chosen: ...
+    def round(self, slot: Slot) -> Chosen: ...
+    def inject(self, slot: Slot, ids: Sequence[int]) -> None: ...
 
 
 class WorkerFailed(Exception):
@@ -75,6 +77,7 @@ class Loop:
         tokenizer_hash: str,
         limits: RunLimits,
         queue: Queue,
+        side: SideLane,
         lanes: int,
         drain_s: float,
         inbox: Inbox[ToLoop],
@@ -85,20 +88,23 @@ class Loop:
         self._engine = engine
         self._end_ids = end_ids
         self._token_bytes = token_bytes
-        self._tokenizer_hash = tokenizer_hash
         self._limits = limits
         self._queue = queue
+        self._side = side
         self._lanes = lanes
         self._drain_s = drain_s
         self._inbox = inbox
-        self._outbox = outbox
         self._board = board
         self._clock = clock
         self._running: list[Run] = []  # those that hold a slot, parked ones included
+        self._shared: SharedPrompts[Any] = SharedPrompts()
         self._drain_at: float | None = None
         self._started_s = self._board_s = clock()
         self._rates = Rates()
         self._metrics = Metrics()
+        self._tell = Reporter(
+            outbox, self._metrics, self._rates, tokenizer_hash=tokenizer_hash, clock=clock
+        )
 
     def run(self) -> None:
         """Turns until drained; sleeps while there is nothing to do."""
@@ -109,7 +115,8 @@ class Loop:
     @property
     def is_drained(self) -> bool:
         """Whether a drain was asked for and no run is left."""
-        return self._drain_at is not None and not self._running and not len(self._queue)
+        is_empty = not (self._running or len(self._queue) or self._side.running or len(self._side))
+        return self._drain_at is not None and is_empty
 
     def turn(self, wait_s: float = 0.0) -> bool:
         """One iteration; returns whether any run moved on."""
@@ -118,10 +125,12 @@ class Loop:
         self._watch_clocks()  # (2)
         self._start_queued()  # (3)
         moving = [run for run in self._running if not run.is_parked]
+        has_moved = bool(moving) or self._step_side(is_alone=True)
         for run in moving:  # (4)
+            self._step_side(is_alone=False)
             self._advance(run)
         self._show()  # (5)
-        return bool(moving)
+        return has_moved
 
     # (1) What came in.
 
@@ -131,26 +140,36 @@ class Loop:
                 self._enqueue(command)
             case Rejected(arrival, code, detail, param, retry_after_ms):
                 record = RunRecord(arrival.submit.run_id, arrival.arrived_s)
-                self._refuse(
+                self._tell.refused(
                     record, Refusal(code, detail, param=param, retry_after_ms=retry_after_ms)
                 )
             case Broken(arrival, error):
                 submit = arrival.submit
                 record = RunRecord(submit.run_id, arrival.arrived_s)
                 ending = Ending("error", "internal", error)
-                self._close(record, submit.start_token - 1, ending)
+                self._tell.closed(record, submit.start_token - 1, ending)
             case EndRun(run_id, finish, detail):
-                for run in (*self._running, *self._queue):
-                    if run.id == run_id:
-                        run.wish = Ending(finish, detail)
+                for run in self._find(run_id):
+                    run.wish = Ending(finish, detail)
             case Allow(run_id, upto):
-                for run in (*self._running, *self._queue):
-                    if run.id == run_id:
-                        run.allowed = upto
+                for run in self._find(run_id):
+                    run.allowed = upto
             case StartDrain():
                 self._start_drain()
             case ThreadDied(name, error):
                 raise WorkerFailed(f"the {name} thread ended by {error}")
+
+    def _find(self, run_id: str) -> list[Run]:
+        return [run for run in (*self._started, *self._waiting) if run.id == run_id]
+
+    @property
+    def _started(self) -> tuple[Run, ...]:
+        side = self._side.running
+        return (*self._running, *(() if side is None else (side,)))
+
+    @property
+    def _waiting(self) -> tuple[Run, ...]:
+        return (*self._queue, *self._side)
 
     def refuse_late(self) -> None:
         """Answers what was still being prepared when the last run ended."""
@@ -160,55 +179,57 @@ class Loop:
     def _enqueue(self, prepared: Prepared) -> None:
         if self._queue.is_full:
             self._start_queued()  # a burst on an idle worker: the first of it need not wait
-        run = Run(prepared, self._limits, self._token_bytes)
+        run = Run(prepared, self._limits, self._token_bytes, self._end_ids)
         try:
             if self._drain_at is not None:
                 raise _draining()
+            # A short one goes past the queue; where nothing waits or runs, it may as well be kept.
+            is_busy = self._busy_lanes + len(self._queue) >= self._lanes
+            if self._side.admits(run) and (is_busy or run.lane == "side"):
+                self._side.add(run)
+                self._tell.place(run, 0, 0)
+                return
             self._queue.add(run)
         except Refusal as refusal:
-            self._refuse(run.record, refusal)
+            self._tell.refused(run.record, refusal)
             return
         self._tell_place(run)
 
     def _tell_place(self, run: Run) -> None:
-        run.told_s = self._clock()
-        self._send(
-            Queued(
-                run.id,
-                self._queue.position(run),
-                self._queue.estimate_ms(run, self._running, self._lanes, self._rates),
-                len(run.prompt),
-                run.prompt_hash,
-                self._tokenizer_hash,
-            )
-        )
+        estimate_ms = self._queue.estimate_ms(run, self._running, self._lanes, self._rates)
+        self._tell.place(run, self._queue.position(run), estimate_ms)
 
     def _start_drain(self) -> None:
         if self._drain_at is not None:
             return
         self._drain_at = self._clock() + self._drain_s
-        log.info(DRAIN_STARTED, running=len(self._running), queued=len(self._queue))
-        self._send(Drain(int(self._drain_s * 1000)))
-        for run in self._queue:
-            self._queue.remove(run)
-            self._refuse(run.record, _draining())
+        log.info(DRAIN_STARTED, running=len(self._started), queued=len(self._waiting))
+        self._tell.drain(self._drain_s)
+        for run in self._waiting:
+            self._drop(run)
+            self._tell.refused(run.record, _draining())
+
+    def _drop(self, run: Run) -> None:
+        """Takes a run out of wherever it waits."""
+        (self._side if run in self._side else self._queue).remove(run)
+        self._shared.leave(run, (*self._started, *self._waiting))
 
     # (2) Clocks, and ends asked for from outside.
 
     def _watch_clocks(self) -> None:
         now = self._clock()
-        for run in self._queue:
+        for run in self._waiting:
             ending = run.wish or run.ending_by_clock(now)
             if ending is not None:
-                self._queue.remove(run)
-                self._end(run, ending)
+                self._drop(run)
+                self._tell.done(run, ending)
             elif now - run.record.arrived_s >= self._queue.timeout_s:
-                self._queue.remove(run)
-                self._refuse(run.record, self._queue.timeout())
-            elif now - run.told_s >= REPEAT_S:
+                self._drop(run)
+                self._tell.refused(run.record, self._queue.timeout())
+            elif now - run.told_s >= REPEAT_S and run in self._queue:
                 self._tell_place(run)
         is_over = self._drain_at is not None and now >= self._drain_at
-        for run in tuple(self._running):
+        for run in self._started:
             ending = run.wish or run.ending_by_clock(now)
             if ending is None and is_over:
                 ending = Ending("length", "wall_clock")
@@ -218,12 +239,19 @@ class Loop:
     # (3) Whose turn it is.
 
     def _start_queued(self) -> None:
-        while len(self._queue) and self._engine.free_slots and self._busy_lanes < self._lanes:
-            run = self._queue.take()
-            run.record.admitted_s = run.told_s = self._clock()
-            run.slot = self._engine.open(run.prompt)
-            run.plan = self._engine.plan(run.prompt)
+        while self._engine.free_slots and self._busy_lanes < self._lanes:
+            run = next((run for run in self._queue if not self._shared.must_wait(run)), None)
+            if run is None:
+                return
+            self._queue.remove(run)
             self._running.append(run)
+            self._start(run, is_side=False)
+
+    def _start(self, run: Run, *, is_side: bool) -> None:
+        run.record.admitted_s = run.told_s = self._clock()
+        run.slot = self._engine.open(run.prompt, run.chooser, is_side=is_side)
+        run.plan = self._engine.plan(run.prompt)
+        run.shared = self._shared.take(run)
 
     @property
     def _busy_lanes(self) -> int:
@@ -232,116 +260,92 @@ class Loop:
 
     # (4) One chunk or one round, and what it gives.
 
+    def _step_side(self, *, is_alone: bool) -> bool:
+        side = self._side
+        if side.running is None and len(side):
+            side.running = side.next()
+            self._start(side.running, is_side=True)
+        began_s = self._clock()
+        run = side.running
+        if run is None or run.is_parked or not side.may_step(began_s, is_alone=is_alone):
+            return False
+        self._advance(run)
+        side.saw_step(self._clock(), self._clock() - began_s)
+        return True
+
     def _advance(self, run: Run) -> None:
+        assert run.slot is not None
         try:
-            token = self._read_chunk(run) if run.is_reading else self._round(run)
+            if ids := run.hidden_due:
+                self._inject(run, run.slot, ids)
+                return
+            if run.is_reading:
+                chosen = self._read(run, run.slot)
+            else:
+                chosen = run.next_of_end() or self._round(run, run.slot)
         except AssertionError:
             raise
         except Exception as fault:
             log.exception(ROUND_FAILED, run_id=run.id)
             self._end(run, Ending("error", "internal", type(fault).__name__))
             return
-        if token is not None:
-            self._commit(run, token)
+        if chosen is not None:
+            self._commit(run, chosen)
 
-    def _read_chunk(self, run: Run) -> int | None:
-        assert run.slot is not None and run.plan is not None
-        start, length, began_s = run.slot.kv_len, len(run.prompt), self._clock()
+    def _read(self, run: Run, slot: Slot) -> Chosen | None:
+        if run.shared is not None:
+            state, run.shared = run.shared, None
+            return self._engine.take_shared(slot, state)
+        chosen = self._read_chunk(run, slot)
+        if chosen is not None and self._shared.is_reader(run):
+            self._shared.keep(run, self._engine.share(slot))
+        return chosen
+
+    def _read_chunk(self, run: Run, slot: Slot) -> Chosen | None:
+        assert run.plan is not None
+        start, length, began_s = slot.kv_len, len(run.prompt), self._clock()
         end = run.plan.chunk_end(start, length)
-        token = self._engine.read_chunk(run.slot, end, run.sampling, run.number)
-        now = self._clock()
+        chosen = self._engine.read_chunk(slot, end)
+        seconds = self._clock() - began_s
         run.record.forwarded_tokens += end - start
-        self._rates.saw_prefill(end - start, now - began_s)
-        self._metrics.saw_chunk(now - began_s)
-        self._tell_progress(run, end, now)
-        return token
+        self._rates.saw_prefill(end - start, seconds)
+        self._metrics.saw_chunk(seconds)
+        self._tell.progress(run, end)
+        return chosen
 
-    def _tell_progress(self, run: Run, done: int, now: float) -> None:
-        assert run.record.admitted_s is not None
-        is_slow = now - run.record.admitted_s >= PROGRESS_AFTER_S
-        if is_slow and now - run.told_s >= PROGRESS_EVERY_S:
-            run.told_s = now
-            self._send(Progress(run.id, "prefill", done, len(run.prompt), 0))
-
-    def _round(self, run: Run) -> int:
-        assert run.slot is not None
+    def _round(self, run: Run, slot: Slot) -> Chosen:
         began_s = self._clock()
-        token = self._engine.round(run.slot, run.sampling, run.number)
+        chosen = self._engine.round(slot)
         seconds = self._clock() - began_s
         run.record.rounds += 1
         self._rates.saw_round(1, seconds)
         self._metrics.saw_round(seconds)
-        return token
+        return chosen
 
-    def _commit(self, run: Run, token: int) -> None:
-        now = self._clock()
-        run.record.count_token(now)
-        is_end = token in self._end_ids
-        released = Released("") if is_end else run.text.push(token)
-        ending = (
-            (Ending("stop", "stop_string") if released.is_stopped else None)
-            or (Ending("stop", "eos") if is_end else None)
-            or run.ending_by_length()
-            or run.ending_by_clock(now)
-        )
-        piece = released.text
-        if ending is not None and not released.is_stopped:
-            tail = run.text.finish()
-            piece += tail.text
-            ending = Ending("stop", "stop_string") if tail.is_stopped else ending
-        self._send(Delta(run.id, run.number, (token,), (piece,), ("text",), (False,)))
-        run.number += 1
+    def _inject(self, run: Run, slot: Slot, ids: Sequence[int]) -> None:
+        if len(ids) >= run.room_left():
+            self._end(run, Ending("length", "context"))
+            return
+        self._engine.inject(slot, ids)
+        self._tell.delta(run.take_hidden(ids))
+
+    def _commit(self, run: Run, chosen: Chosen) -> None:
+        delta, ending = run.take(chosen, self._clock())
+        self._tell.delta(delta)
         if ending is not None:
             self._end(run, ending)
 
-    # The end of a run, in every way there is.
+    # The end of a run that holds a slot, in every way there is.
 
     def _end(self, run: Run, ending: Ending) -> None:
-        if run.slot is not None:
-            self._engine.close(run.slot)
+        assert run.slot is not None
+        self._engine.close(run.slot)
+        if run is self._side.running:
+            self._side.running = None
+        else:
             self._running.remove(run)
-        self._close(run.record, run.number - 1, ending)
-
-    def _close(self, record: RunRecord, last_token: int, ending: Ending) -> None:
-        self._note_end(record, ending.finish, ending.detail, ending.error)
-        if record.completion_tokens:
-            self._rates.saw_answer(record.completion_tokens)
-        self._send(
-            Done(
-                record.run_id,
-                last_token,
-                ending.finish,
-                record.usage(),
-                record.timings(),
-                record.speculation(),
-                "none",
-                MonitorCounts(),
-                detail=ending.detail,
-                error=ending.error,
-            )
-        )
-
-    def _refuse(self, record: RunRecord, refusal: Refusal) -> None:
-        # Only these two have a detail that is a word; others quote and must not be logged.
-        word = refusal.detail if refusal.code in ("busy", "draining") else refusal.code
-        record.param = refusal.param
-        self._note_end(record, "refused", word, None)
-        self._metrics.saw_refusal(refusal.code, word)
-        self._send(
-            Refused(
-                refusal.code,
-                refusal.detail,
-                run_id=record.run_id,
-                param=refusal.param,
-                retry_after_ms=refusal.retry_after_ms,
-            )
-        )
-
-    def _note_end(self, record: RunRecord, finish: str, detail: str, error: str | None) -> None:
-        record.ended_s = self._clock()
-        record.finish, record.detail, record.error = finish, detail, error
-        self._metrics.saw_end(record)
-        log.info(RUN_FINISHED, **record.log_fields())
+        self._shared.leave(run, (*self._started, *self._waiting))
+        self._tell.done(run, ending)
 
     # (5) What the link may show.
 
@@ -354,14 +358,15 @@ class Loop:
         parked = sum(run.is_parked for run in self._running)
         gauges = {
             "running": len(self._running) - parked,
-            "waiting": len(self._queue),
+            "waiting": len(self._waiting),
+            "side_running": int(self._side.running is not None),
             "parked": parked,
             "uptime_s": now - self._started_s,
         }
         self._board.beat = Beat(
             state=self._state(),
-            running=len(self._running),
-            queued=len(self._queue),
+            running=len(self._started),
+            queued=len(self._waiting),
             free_slots=self._engine.free_slots,
             kv_bytes_free=self._engine.kv_bytes_free,
             prefill_tps=self._rates.prefill_tps,
@@ -372,10 +377,7 @@ class Loop:
     def _state(self) -> str:
         if self._drain_at is not None:
             return "draining"
-        return "busy" if self._running else "idle"
-
-    def _send(self, message: Queued | Progress | Delta | Done | Refused | Drain) -> None:
-        self._outbox.put(Outgoing(message))
+        return "busy" if self._started else "idle"
 
 
 def _draining() -> Refusal:

@@ -31,7 +31,10 @@ class Metrics:
         self._count("requests_total", 1, finish=str(record.finish))
         self._count("prompt_tokens_total", record.prompt_tokens)
         self._count("forwarded_tokens_total", record.forwarded_tokens)
-        self._count("generated_tokens_total", record.completion_tokens, kind="text")
+        text = record.completion_tokens - record.reasoning_tokens
+        self._count("generated_tokens_total", text, kind="text")
+        self._count("generated_tokens_total", record.reasoning_tokens, kind="reasoning")
+        self._count("generated_tokens_total", record.hidden_tokens, kind="hidden")
         self._count("rounds_total", record.rounds, kind="plain")
         if record.admitted_s is not None:
             self._histograms["queue_ms"].add(timings.queue_ms)

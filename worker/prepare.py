@@ -7,16 +7,23 @@ import threading
 
 from proto.chat import Call
 from proto.faults import Refusal
-from proto.limits import STOP_STRINGS
+from proto.limits import STOP_STRINGS, STOP_STRINGS_USED
 from proto.messages import Counted, Refused, Submit
+from worker.grammar.calls import CallForm
+from worker.grammar.compiler import GrammarCompiler
+from worker.grammar.forms import form_of
 from worker.limits import MOST_TOKEN_NUMBER
 from worker.mailbox import Inbox, Outbox
 from worker.models.config import SamplingDefaults
+from worker.sampling.chooser import ChoiceTexts
 from worker.sampling.params import resolve
+from worker.text.answer import AnswerSyntax
 from worker.text.prompt import PromptWriter, prompt_hash
+from worker.text.reasoning import ReasoningForm
 from worker.types import (
     Arrival,
     Broken,
+    Closing,
     Outgoing,
     Prepared,
     Question,
@@ -26,6 +33,8 @@ from worker.types import (
 )
 
 WAIT_S = 1.0
+BLANK = "\n\n"  # what templates put between the reasoning and the answer
+NO_REASONING = ReasoningForm("none")
 
 
 class Preparer:
@@ -35,6 +44,7 @@ class Preparer:
         self,
         writer: PromptWriter,
         defaults: SamplingDefaults,
+        compiler: GrammarCompiler,
         *,
         max_len: int,
         vocab_size: int,
@@ -46,6 +56,14 @@ class Preparer:
         self._defaults = defaults
         self._max_len = max_len
         self._vocab_size = vocab_size
+        self._compiler = compiler
+        self._token_bytes = writer.token_bytes
+        template = writer.template
+        self._call_form: CallForm = template.call_form if template else "hermes"
+        self._closing = Closing()
+        if template is not None and template.reasoning.opens != "none":
+            close = template.reasoning.close
+            self._closing = Closing(writer.encode(f"\n{close}{BLANK}"), writer.encode(BLANK))
         self._inbox = inbox
         self._loop = loop
         self._outbox = outbox
@@ -81,18 +99,48 @@ class Preparer:
     def _prepared(self, arrival: Arrival) -> Prepared:
         submit = arrival.submit
         _refuse_unsupported(submit)
-        sampling = resolve(submit.params, self._defaults, seed=submit.seed, choice=submit.choice)
-        if (least := self._writer.least_tokens(submit.call)) >= self._max_len:
+        call, is_thinking = submit.call, submit.plan.thinking.on
+        sampling = resolve(
+            submit.params,
+            self._defaults,
+            seed=submit.seed,
+            choice=submit.choice,
+            vocab_size=self._vocab_size,
+        )
+        if (least := self._writer.least_tokens(call)) >= self._max_len:
             raise _too_long(f"at least {least}", self._max_len)
-        prompt = self._writer.prompt_ids(submit.call, is_thinking=submit.plan.thinking.on)
-        if len(prompt) >= self._max_len:
-            raise _too_long(str(len(prompt)), self._max_len)
-        if max(prompt) >= self._vocab_size:
+        form = form_of(call, self._call_form)
+        matcher = None if form is None else self._compiler.compile(form)
+        prompt = self._writer.write(call, is_thinking=is_thinking, is_formed=form is not None)
+        if len(prompt.ids) >= self._max_len:
+            raise _too_long(str(len(prompt.ids)), self._max_len)
+        if max(prompt.ids) >= self._vocab_size:
             raise Refusal("bad_request", "a token is unknown to the model", param="messages")
-        digest = prompt_hash(prompt)
+        digest = prompt_hash(prompt.ids)
         if submit.prompt_hash not in (None, digest):
             raise Refusal("prompt_mismatch", "the prompt encodes differently here")
-        return Prepared(arrival, prompt, digest, sampling)
+        choices = None
+        if form is not None and form.choices:
+            choices = ChoiceTexts(form.choices, self._token_bytes)
+        return Prepared(
+            arrival, prompt.ids, digest, sampling, self._syntax(submit, is_open=prompt.is_open),
+            matcher, choices, self._closing,
+        )  # fmt: skip
+
+    def _syntax(self, submit: Submit, *, is_open: bool) -> AnswerSyntax:
+        call, template = submit.call, self._writer.template
+        is_chat = call.prompt is None and template is not None
+        mode = call.tool_choice.mode
+        is_forced = mode in ("required", "named")
+        return AnswerSyntax(
+            stops=submit.params.stop[:STOP_STRINGS_USED],
+            reasoning=template.reasoning if template and is_chat else NO_REASONING,
+            is_open=is_open,
+            is_thinking=submit.plan.thinking.on,
+            tools=() if mode == "none" else call.tools,
+            tool_stream=submit.plan.tool_stream,
+            most_calls=1 if is_forced and not call.parallel_tool_calls else None,
+        )
 
     def _answer(self, question: Question) -> Counted | Refused:
         count = question.count
@@ -116,7 +164,7 @@ def _counts(
     writer: PromptWriter, call: Call | None, texts: tuple[str, ...] | None
 ) -> tuple[int, ...]:
     if call is not None:
-        return (len(writer.prompt_ids(call, is_thinking=False)),)
+        return (len(writer.write(call, is_thinking=False).ids),)
     return tuple(writer.count_text(text) for text in texts or ())
 
 

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import datetime
+from importlib.resources import files
 from pathlib import Path
 
 import structlog
@@ -29,13 +30,16 @@ from proto.worker_settings import Launch
 from worker.admission import Queue
 from worker.engine import Engine, EngineFacts, build_engine
 from worker.faults import StartFault
+from worker.grammar.compiler import GrammarCompiler
 from worker.link import Endpoint, Link
 from worker.loading.locate import Checkpoint, open_checkpoint
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
+from worker.models.registry import NAMED_TEMPLATES
 from worker.prepare import Preparer
 from worker.run import RunLimits
 from worker.settings import Machine, machine_of
+from worker.side import SideLane
 from worker.text.prompt import PromptWriter
 from worker.text.template import ChatTemplate
 from worker.text.tokenizer import TextTokenizer, tokenizer_from_gguf, tokenizer_from_json
@@ -98,7 +102,7 @@ class Worker:
         torch.set_num_threads(machine.threads)
         checkpoint = open_checkpoint(Path(launch.model_path))
         tokenizer = _tokenizer_of(checkpoint)
-        template = _template_of(checkpoint)
+        template = _template_of(checkpoint, launch.settings.model)
         end_ids = checkpoint.end_ids or tokenizer.ids_of(checkpoint.config.family.end_tokens)
         if not end_ids:
             raise StartFault("The model's files do not say which token ends an answer.")
@@ -119,6 +123,9 @@ class Worker:
         self._preparer = Preparer(
             PromptWriter(tokenizer, template),
             engine.facts.defaults,
+            GrammarCompiler(
+                tokenizer.serialized, width=checkpoint.config.vocab_size, end_ids=end_ids
+            ),
             max_len=engine.facts.max_len,
             vocab_size=checkpoint.config.vocab_size,
             inbox=self._to_preparer,
@@ -158,6 +165,7 @@ class Worker:
             tokenizer_hash=tokenizer.hash,
             limits=RunLimits(facts.max_len, settings.default_max_tokens, settings.wall_clock_s),
             queue=Queue(settings.queue.size, settings.queue.timeout_s),
+            side=SideLane(settings.side),
             lanes=machine.lanes,
             drain_s=launch.drain_s,
             inbox=self._to_loop,
@@ -213,11 +221,12 @@ def _tokenizer_of(checkpoint: Checkpoint) -> TextTokenizer:
     return tokenizer_from_gguf(text.gguf_keys)
 
 
-def _template_of(checkpoint: Checkpoint) -> ChatTemplate | None:
+def _template_of(checkpoint: Checkpoint, model: str) -> ChatTemplate | None:
     text = checkpoint.text
-    if text.template is None:
-        return None
-    return ChatTemplate(text.template, text.special, datetime.now)
+    source = text.template
+    if (ours := NAMED_TEMPLATES.get(model)) is not None:
+        source = files("worker.text").joinpath("templates", ours).read_text("utf-8")
+    return None if source is None else ChatTemplate(source, text.special, datetime.now)
 
 
 def _masked_ids(tokenizer: TextTokenizer, width: int) -> tuple[int, ...]:
@@ -254,7 +263,7 @@ def _ready(
         row_invariant=engine.is_row_invariant(),
         near_tie_ulps=NEAR_TIE_ULPS,
         lease_ms=int(LINK_LEASE_S * 1000),
-        caps=Caps(),
+        caps=Caps(grammar=True, logprobs=True),
     )
 
 

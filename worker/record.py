@@ -19,6 +19,8 @@ class RunRecord:
     prompt_tokens: int = 0
     forwarded_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
+    hidden_tokens: int = 0
     rounds: int = 0
     admitted_s: float | None = None
     first_token_s: float | None = None
@@ -29,9 +31,10 @@ class RunRecord:
     error: str | None = None
     param: str | None = None
 
-    def count_token(self, now_s: float) -> None:
-        """Notes one committed token."""
+    def count_token(self, now_s: float, *, is_reasoning: bool) -> None:
+        """Notes one committed token that is not hidden."""
         self.completion_tokens += 1
+        self.reasoning_tokens += is_reasoning
         if self.first_token_s is None:
             self.first_token_s = now_s
         self.last_token_s = now_s
@@ -41,8 +44,11 @@ class RunRecord:
         return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
+            reasoning_tokens=self.reasoning_tokens,
+            hidden_tokens=self.hidden_tokens,
             upstream_input_tokens=self.prompt_tokens,
-            upstream_output_tokens=self.completion_tokens,
+            upstream_output_tokens=self.completion_tokens + self.hidden_tokens,
+            upstream_reasoning_tokens=self.reasoning_tokens,
         )
 
     def timings(self) -> Timings:
@@ -74,6 +80,8 @@ class RunRecord:
             "prompt_tokens": self.prompt_tokens,
             "forwarded_tokens": self.forwarded_tokens,
             "completion_tokens": self.completion_tokens,
+            "reasoning_tokens": self.reasoning_tokens,
+            "hidden_tokens": self.hidden_tokens,
             "cache_source": "none",
             "rounds": self.rounds,
             "queue_ms": round(timings.queue_ms, 1),

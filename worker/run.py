@@ -1,16 +1,21 @@
-"""One generation while it lives: its limits, its text machine, its record. Knows no device.
+"""One generation while it lives: its limits, its answer's text, its record. Knows no device.
 
 One owner, the loop. What crosses to other threads is frozen (`types`).
 """
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from proto.limits import STOP_STRINGS_USED
+from proto.events import Logprobs, TokenLogprob
+from proto.messages import Delta, Kind
 from worker import prefill
+from worker.grammar.shortest_end import closing_ids, shortest_end
 from worker.record import RunRecord
+from worker.sampling.chooser import Chooser, Chosen
 from worker.state.slot import Slot
-from worker.text.answer import AnswerText
+from worker.text.answer import AnswerText, Spoken
 from worker.types import Ending, Prepared
 
 
@@ -27,27 +32,52 @@ class Run:
     """A run from the queue to its end."""
 
     def __init__(
-        self, prepared: Prepared, limits: RunLimits, token_bytes: Sequence[bytes | None]
+        self,
+        prepared: Prepared,
+        limits: RunLimits,
+        token_bytes: Sequence[bytes | None],
+        end_ids: frozenset[int],
     ) -> None:
         submit = prepared.arrival.submit
         self.id = submit.run_id
         self.band = submit.plan.band
+        self.lane = submit.plan.lane
         self.prompt = prepared.prompt
         self.prompt_hash = prepared.prompt_hash
-        self.sampling = prepared.sampling
+        self.choices = submit.choices
+        # Runs of one prompt that a client asked for together read it once.
+        self.prompt_key = (submit.cache_salt, submit.seed, prepared.prompt_hash)
         self.number = submit.start_token  # of the next token
         self.allowed = submit.start_token - 1 + submit.credit  # the last number it may release
-        self.text = AnswerText(token_bytes, submit.params.stop[:STOP_STRINGS_USED])
+        self.text = AnswerText(token_bytes, prepared.syntax)
+        self.chooser = Chooser(
+            prepared.sampling,
+            prepared.prompt,
+            number=submit.start_token,
+            matcher=prepared.matcher,
+            is_free=prepared.syntax.is_open,
+            choices=prepared.choices,
+        )
         self.record = RunRecord(
             self.id, prepared.arrival.arrived_s, prompt_tokens=len(prepared.prompt)
         )
         self.slot: Slot | None = None
         self.plan: prefill.Plan | None = None
+        self.shared: Any = None  # the state of its prompt, where another run has read it
         self.told_s = prepared.arrival.arrived_s  # when it last heard of its place or progress
         self.wish: Ending | None = None  # an end asked for from outside
+        self.is_thinking = submit.plan.thinking.on
+        self.thinking_closed_by: str | None = None
+        self._budget = submit.plan.thinking.budget
+        self._closing = prepared.closing
+        self._hidden_due: tuple[int, ...] = ()
+        self._end_of_form: deque[int] | None = None  # completes a form that is cut at a cap
+        self._token_bytes = token_bytes
+        self._end_ids = end_ids
         self._room = limits.max_len - len(self.prompt)
+        self._cap = submit.plan.cap
         wanted = submit.params.max_tokens or limits.default_max_tokens
-        self._wanted = min(wanted, submit.plan.cap or wanted)
+        self._wanted = min(wanted, self._cap or wanted)
         self._wall_clock_s = limits.wall_clock_s
         self._deadline_s = submit.deadline_ms / 1000 if submit.deadline_ms > 0 else None
 
@@ -66,11 +96,126 @@ class Run:
         """Whether it decodes but has no credit for the next token."""
         return self.slot is not None and not self.is_reading and self.number > self.allowed
 
+    @property
+    def margin(self) -> float | None:
+        """How clearly the choice was made, where the answer is one of a list."""
+        return self.chooser.margin
+
+    @property
+    def hidden_due(self) -> tuple[int, ...]:
+        """Tokens to put in before the next one is chosen: they end the reasoning's block."""
+        if self.is_reading or self.slot is None:
+            return ()
+        spent = self.record.reasoning_tokens
+        if self._budget is not None and self.text.is_reasoning and spent >= self._budget:
+            return self._closing.whole
+        return self._hidden_due
+
+    # What a token brings.
+
+    def take(self, chosen: Chosen, now_s: float) -> tuple[Delta, Ending | None]:
+        """Reads the chosen token: what goes out with it, and the end where it is the last."""
+        was_reasoning = self.text.is_reasoning
+        is_end = chosen.token in self._end_ids
+        said = Spoken("text", "") if is_end else self.text.push(chosen.token, self.number)
+        self.record.count_token(now_s, is_reasoning=was_reasoning or self.text.is_reasoning)
+        if was_reasoning and not self.text.is_reasoning:
+            self.thinking_closed_by = self.text.closed_by
+            self._begin_form(self._closing.blank if self.text.closed_by == "model" else ())
+        ending = self._ending(is_end=is_end, now_s=now_s)
+        if ending is not None:
+            said, ending = self._finish(said, ending, is_end=is_end)
+        delta = Delta(
+            self.id,
+            self.number,
+            (chosen.token,),
+            (said.piece,),
+            (said.kind,),
+            (False,),
+            calls=said.calls or None,
+            logprobs=None if chosen.logprob is None or is_end else (self._logprobs(chosen),),
+        )
+        self.number += 1
+        return delta, ending
+
+    def take_hidden(self, ids: Sequence[int]) -> Delta:
+        """Notes tokens that were put in to close the reasoning, and that the client never sees."""
+        if self.text.is_reasoning:
+            self.text.close_reasoning()
+            self.thinking_closed_by = "budget"
+        self._begin_form(())
+        self.record.hidden_tokens += len(ids)
+        count = len(ids)
+        kinds: tuple[Kind, ...] = tuple("reasoning" for _ in ids)
+        delta = Delta(self.id, self.number, tuple(ids), ("",) * count, kinds, (True,) * count)
+        self.number += count
+        return delta
+
+    def next_of_end(self) -> Chosen | None:
+        """The next token that completes a form which met its cap; None elsewhere."""
+        return Chosen(self._end_of_form.popleft()) if self._end_of_form else None
+
+    def _begin_form(self, blank: tuple[int, ...]) -> None:
+        """Behind the reasoning the answer's form begins, once the template's blank is there."""
+        self._hidden_due = blank if self.chooser.is_free and self.chooser.matcher else ()
+        self.chooser.is_free = bool(self._hidden_due)
+
+    def _ending(self, *, is_end: bool, now_s: float) -> Ending | None:
+        if self.text.is_stopped:
+            return Ending("stop", "stop_string")
+        if is_end:
+            return Ending("stop", "eos")
+        if self._end_of_form is not None:
+            return None if self._end_of_form else Ending("stop", "schema")
+        ending = self.ending_by_length() or self.ending_by_clock(now_s)
+        if ending is not None and ending.detail == "max_tokens" and self._wanted == self._cap:
+            return self._complete_form(ending)
+        return ending
+
+    def _complete_form(self, ending: Ending) -> Ending | None:
+        """At a cap of ours a form is completed in the shortest way, where there is one."""
+        matcher = self.chooser.matcher
+        if matcher is None or self.chooser.is_free:
+            return ending
+        path = shortest_end(matcher, closing_ids(self._token_bytes), self._token_bytes)
+        if path is None:
+            return ending
+        self._end_of_form = deque(path)
+        return None if path else Ending("stop", "schema")
+
+    def _finish(self, said: Spoken, ending: Ending, *, is_end: bool) -> tuple[Spoken, Ending]:
+        """The last token also lets out what was held back, and may thereby meet a stop string."""
+        if self.text.is_stopped:
+            return said, ending
+        tail = self.text.finish(self.number, is_cut=not is_end)
+        kind = said.kind if said.piece else tail.kind
+        said = Spoken(kind, said.piece + tail.piece, said.calls + tail.calls)
+        if self.text.is_stopped:
+            ending = Ending("stop", "stop_string")
+        if ending.finish == "stop" and self.text.calls:
+            ending = replace(ending, finish="tool_calls")
+        return said, ending
+
+    def _logprobs(self, chosen: Chosen) -> Logprobs:
+        assert chosen.logprob is not None
+        shown = ((chosen.token, chosen.logprob), *chosen.top)
+        first, *others = (
+            TokenLogprob(token, (self._token_bytes[token] or b"").decode(errors="replace"), value)
+            for token, value in shown
+        )
+        return Logprobs(first, tuple(others))
+
+    # Its ends.
+
+    def room_left(self) -> int:
+        """Tokens that still fit into the context."""
+        return self._room - self.record.completion_tokens - self.record.hidden_tokens
+
     def ending_by_length(self) -> Ending | None:
         """The end that its written tokens bring, if any."""
-        if self.record.completion_tokens < self.max_tokens:
-            return None
-        return Ending("length", "max_tokens" if self._wanted <= self._room else "context")
+        if self.record.completion_tokens >= self._wanted:
+            return Ending("length", "max_tokens")
+        return Ending("length", "context") if self.room_left() <= 0 else None
 
     def ending_by_clock(self, now_s: float) -> Ending | None:
         """The end that its deadline or the wall clock brings, if any."""

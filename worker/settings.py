@@ -13,19 +13,18 @@ from worker.faults import StartFault
 
 CHUNK_CPU, CHUNK_CUDA = 256, 1024  # tokens of prompt forwarded together
 MAX_LEN_CPU = 8192  # positions kept by default on a CPU, where memory is shared with others
-LANES = 1  # runs that decode in turn
+MOST_LANES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the worker runs on. `chunk` in tokens; `slots` counts one beside the lanes, so that a
-    run that waits for its client does not hold up the next."""
+    """What the worker runs on. `chunk` in tokens; `lanes`: runs that decode in turn."""
 
     device: Literal["cpu", "cuda"]
     threads: int
     chunk: int
-    lanes: int = LANES
-    slots: int = LANES + 1
+    lanes: int
+    slots: int
 
 
 def machine_of(launch: Launch, *, has_cuda: bool) -> Machine:
@@ -33,11 +32,20 @@ def machine_of(launch: Launch, *, has_cuda: bool) -> Machine:
     settings = launch.settings
     if settings.device == "cuda" and not has_cuda:
         raise StartFault("worker.device is cuda, but this machine offers no CUDA device to torch.")
+    if not 1 <= settings.parallel <= MOST_LANES:
+        raise StartFault(f"worker.parallel is {settings.parallel}; it must be 1 to {MOST_LANES}.")
+    slots = settings.slots or settings.parallel + 1
+    if slots < settings.parallel:
+        raise StartFault(
+            f"worker.slots is {slots}, fewer than worker.parallel, which is {settings.parallel}."
+        )
     is_cuda = has_cuda and settings.device != "cpu"
     return Machine(
         device="cuda" if is_cuda else "cpu",
         threads=settings.threads or physical_cores(),
         chunk=settings.prefill.chunk or (CHUNK_CUDA if is_cuda else CHUNK_CPU),
+        lanes=settings.parallel,
+        slots=slots,
     )
 
 

@@ -9,7 +9,10 @@ from typing import Literal
 from proto.events import FinishReason
 from proto.faults import RefusalCode
 from proto.messages import Count, FromWorker, Submit
+from worker.grammar.matcher import Matcher
+from worker.sampling.chooser import ChoiceTexts
 from worker.sampling.params import Sampling
+from worker.text.answer import AnswerSyntax
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,29 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class Closing:
+    """Ids that end a reasoning block from outside: all of them, and the blank behind a marker."""
+
+    whole: tuple[int, ...] = ()
+    blank: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """A run that can be queued: its prompt rendered and encoded, its parameters checked."""
+    """A run that can be queued: its prompt rendered and encoded, its parameters checked.
+
+    `matcher`: of the answer's grammar, made for this run alone. `choices`: where the answer is one
+    of a list.
+    """
 
     arrival: Arrival
     prompt: tuple[int, ...]
     prompt_hash: str
     sampling: Sampling
+    syntax: AnswerSyntax = AnswerSyntax()
+    matcher: Matcher | None = None
+    choices: ChoiceTexts | None = None
+    closing: Closing = Closing()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ ends here with `EngineLost`, so nobody waits for an answer that will not come.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -13,21 +13,12 @@ import structlog
 import zmq
 import zmq.asyncio
 
+from gateway.backends.deltas import events_of
 from gateway.errors import RETRY_DRAINING_S, RETRY_NO_ENGINE_S, ApiError
 from gateway.middleware.request_id import RequestIds
 from proto import codec
 from proto.chat import Call, Params
-from proto.events import (
-    CallArguments,
-    CallEnd,
-    CallStart,
-    Event,
-    Finished,
-    Reading,
-    ReasoningDelta,
-    TextDelta,
-    Waiting,
-)
+from proto.events import Event, Finished, Reading, Waiting
 from proto.faults import CodecFault, Refusal
 from proto.limits import LINK_BEAT_S, LINK_CREDIT_TOKENS, LINK_LEASE_S
 from proto.messages import (
@@ -67,13 +58,14 @@ class Silence:
 class EngineRun:
     """One run, while it is somebody's. Leaving the `async with` block cancels it if it still runs.
 
-    `prompt_tokens`, `completion_tokens`: as far as known, also when the run does not finish.
+    `prompt_tokens`, `completion_tokens`, `calls`: as far as known, also of a run that never ends.
     """
 
     def __init__(self, link: "EngineLink", run_id: str) -> None:
         self.run_id = run_id
         self.prompt_tokens: int | None = None
         self.completion_tokens = 0
+        self.calls = 0
         # Bounded by the credit window: the worker sends no more than it was allowed to.
         self._inbox: asyncio.Queue[RunMessage | None] = asyncio.Queue()
         self._link = link
@@ -114,6 +106,7 @@ class EngineRun:
                     yield Reading(message.phase, message.done, message.total, message.cached)
                 case Delta():
                     self.completion_tokens += len(message.ids) - sum(message.hidden)
+                    self.calls += sum(part.name is not None for part in message.calls or ())
                     for event in events_of(message):
                         yield event
                     await self._renew_credit(message)
@@ -138,6 +131,8 @@ class EngineRun:
                         timings=message.timings,
                         speculation=message.spec,
                         cache_source=message.cache_source,
+                        thinking_closed_by=message.thinking_closed_by,
+                        choice_margin=message.choice_margin,
                     )
                     return
 
@@ -180,34 +175,6 @@ def no_engine() -> ApiError:
     """What a client is told when there is no worker, or no longer the one that had its run."""
     message = "The engine is not available at the moment; try again shortly."
     return ApiError(503, "engine_unavailable", message, retry_after_s=RETRY_NO_ENGINE_S)
-
-
-def events_of(delta: Delta) -> Iterator[Event]:
-    """The neutral events of one `Delta`: neighbouring pieces of one kind are one event."""
-    kind = None
-    text: list[str] = []
-    for piece, piece_kind, hidden in zip(delta.pieces, delta.kinds, delta.hidden, strict=True):
-        if hidden or not piece:
-            continue
-        if piece_kind != kind and text:
-            yield _text_event(kind, text)
-            text = []
-        kind = piece_kind
-        text.append(piece)
-    if text:
-        yield _text_event(kind, text)
-    for part in delta.calls or ():
-        if part.id is not None and part.name is not None:
-            yield CallStart(part.index, part.id, part.name)
-        if part.args is not None:
-            yield CallArguments(part.index, part.args)
-        if part.end:
-            yield CallEnd(part.index)
-
-
-def _text_event(kind: str | None, text: list[str]) -> Event:
-    joined = "".join(text)
-    return ReasoningDelta(joined) if kind == "reasoning" else TextDelta(joined)
 
 
 class EngineLink:
@@ -260,9 +227,10 @@ class EngineLink:
         return self.ready
 
     async def submit(
-        self, call: Call, plan: Plan, params: Params, seed: int, salt: str
-    ) -> EngineRun:
-        """Starts a run.
+        self, call: Call, plan: Plan, params: Params, seed: int, salt: str,
+        choice: int = 0, choices: int = 1,
+    ) -> EngineRun:  # fmt: skip
+        """Starts a run: answer number `choice` of the `choices` that one request asks for.
 
         Raises: EngineLost when no worker holds a lease; CodecFault for what no message can hold.
         """
@@ -273,7 +241,8 @@ class EngineLink:
             run_id=run.run_id,
             epoch=1,
             start_token=1,
-            choice=0,
+            choice=choice,
+            choices=choices,
             call=call,
             plan=plan,
             params=params,

@@ -157,6 +157,7 @@ class WorkerHostSettings:
     model_name: str = "TandemLLM"
     endpoint: str | None = None
     spawn: bool = True
+    reasoning_format: Literal["reasoning_content", "tags", "both"] = "reasoning_content"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 A surface that our own engine answers on has one line in `MANAGED`: how it is parsed and rendered.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from gateway.surfaces.chat.render import ChatRenderer
 from gateway.surfaces.completions.parse import parse_completion
 from gateway.surfaces.completions.render import CompletionRenderer
 from gateway.surfaces.params import ManagedRequest
-from proto.events import Event, Failed, Finished, Reading, Waiting
+from proto.events import Event, Finished, Reading, Usage, Waiting
 
 HEARTBEAT_S = 15.0  # of silence on an open stream
 HEARTBEAT = b"\n\n"  # a blank line: every client takes it
@@ -30,8 +30,8 @@ class Renderer(Protocol):
     def chunk(self, event: Event) -> bytes:
         """The bytes of one event in a stream; b"" for what the surface does not show."""
 
-    def whole(self, events: Iterable[Event], finished: Finished) -> bytes:
-        """The JSON body of an answer that is not streamed."""
+    def whole(self, answers: Sequence[tuple[Iterable[Event], Finished]], usage: Usage) -> bytes:
+        """The JSON body of answers that are not streamed, one choice each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +53,21 @@ class Answer:
     """The answer to one request that our own engine serves. `created`: epoch seconds."""
 
     def __init__(
-        self, exchange: Exchange, request: ManagedRequest, target: Target, *, created: int
-    ) -> None:
+        self, exchange: Exchange, request: ManagedRequest, target: Target, *, created: int,
+        **options: Any,
+    ) -> None:  # fmt: skip
         surface = MANAGED[exchange.surface]
         self._exchange = exchange
-        self._is_stream = request.is_stream
         self._routed_via = target.via_header
         self._renderer = surface.renderer(
             answer_id=f"{surface.id_prefix}{token_hex(12)}",
             model=request.call.model,
             created=created,
             include_usage=request.include_usage,
+            **(options if exchange.surface == "chat" else {}),
         )
 
-    async def write(
+    async def stream(
         self,
         events: AsyncIterator[Event | Silence],
         open_after_s: float,
@@ -77,8 +78,6 @@ class Answer:
         A stream opens with its first text, or after `open_after_s` of waiting, so that no proxy
         gives up on it; from then on silence is filled with heartbeats.
         """
-        if not self._is_stream:
-            return await self._write_whole(events)
         opened_by_s = now() + open_after_s
         written_s = now()
         async for event in events:
@@ -106,16 +105,10 @@ class Answer:
         end = stream_error_end(exchange.surface, error, exchange.request_id)
         await exchange.finish_soon(end)
 
-    async def _write_whole(self, events: AsyncIterator[Event | Silence]) -> Finished:
-        seen: list[Event] = []
-        async for event in events:
-            if isinstance(event, Finished):
-                body = self._renderer.whole(seen, event)
-                self._exchange.reply(200, body, [(b"x-routed-via", self._routed_via)])
-                return event
-            if not isinstance(event, (Silence, Failed)):
-                seen.append(event)
-        raise EngineLost
+    def write(self, answers: Sequence[tuple[Iterable[Event], Finished]], usage: Usage) -> None:
+        """Writes answers that are not streamed."""
+        body = self._renderer.whole(answers, usage)
+        self._exchange.reply(200, body, [(b"x-routed-via", self._routed_via)])
 
     def _open(self) -> None:
         if self._exchange.has_started:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from gateway.errors import ApiError
@@ -13,11 +14,11 @@ Disposition = Literal["honoured", "neutral", "refused"]
 def check_dispositions(
     body: dict[str, Any],
     fields: Mapping[str, Disposition],
-    off_values: Mapping[str, tuple[Any, ...]],
+    off_values: Mapping[str, tuple[Any, ...]] = MappingProxyType({}),
 ) -> None:
     """Holds a body against a surface's table. `off_values`: what an unsupported field may say.
 
-    Raises: ApiError 400 for a field that is refused or cannot be honoured yet.
+    Raises: ApiError 400 for a field that is refused, or that says more than that.
     """
     for name, value in body.items():
         if value is None:
@@ -25,7 +26,7 @@ def check_dispositions(
         if fields.get(name) == "refused":
             raise bad_field(name, f"'{name}' is not supported by this model; leave it out.")
         if name in off_values and not any(_is_same(value, off) for off in off_values[name]):
-            raise bad_field(name, f"'{name}' is not supported by this model yet; leave it out.")
+            raise bad_field(name, f"'{name}' is not supported by this model; leave it out.")
 
 
 def clean(value: Any) -> Any:

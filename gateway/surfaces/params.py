@@ -6,17 +6,19 @@ Knows no prompt and no messages.
 from dataclasses import dataclass
 from typing import Any
 
+from conductor.thinking import ThinkingWish
 from gateway.surfaces.fields import bad_field, flag, integer, number
 from proto.chat import Call, Params
-from proto.limits import STOP_STRINGS, STOP_STRINGS_USED
+from proto.limits import CHOICES, LOGIT_BIASES, STOP_STRINGS, STOP_STRINGS_USED
 
 MOST_TOKENS = 2**31 - 1
 INT64 = 2**63
+NO_THINKING = ThinkingWish(is_on=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedRequest:
-    """A parsed request for our own engine.
+    """A parsed request for our own engine. `choices`: how many answers it asks for.
 
     `include_usage`, `seed` None: the client said nothing about usage, gave no seed.
     """
@@ -26,9 +28,11 @@ class ManagedRequest:
     seed: int | None
     is_stream: bool
     include_usage: bool | None
+    choices: int = 1
+    thinking: ThinkingWish = ThinkingWish()
 
 
-def read_params(body: dict[str, Any]) -> Params:
+def read_params(body: dict[str, Any], *, top_logprobs: int | None = None) -> Params:
     """How to sample and when to end.
 
     Raises: ApiError 400 that names the field.
@@ -37,24 +41,42 @@ def read_params(body: dict[str, Any]) -> Params:
         max_tokens=_max_tokens(body),
         stop=_stop(body),
         temperature=number(body, "temperature", low=0, high=2),
-        top_p=_top_p(body),
+        top_p=_above_zero(body, "top_p", high=1),
         top_k=integer(body, "top_k", low=0, high=MOST_TOKENS),
         min_p=number(body, "min_p", low=0, high=1),
+        presence_penalty=_or(number(body, "presence_penalty", low=-2, high=2), 0.0),
+        frequency_penalty=_or(number(body, "frequency_penalty", low=-2, high=2), 0.0),
+        repetition_penalty=_above_zero(body, "repetition_penalty", high=2) or 1.0,
+        logit_bias=_logit_bias(body),
+        top_logprobs=top_logprobs,
         cache_prompt=flag(body, "cache_prompt", default=True),
     )
 
 
-def managed_request(body: dict[str, Any], call: Call, params: Params) -> ManagedRequest:
+def managed_request(
+    body: dict[str, Any],
+    call: Call,
+    params: Params,
+    thinking: ThinkingWish = NO_THINKING,
+) -> ManagedRequest:
     """A call and its parameters, with what else the body says about the answer.
 
     Raises: ApiError 400 that names the field.
     """
+    is_stream = flag(body, "stream", default=False)
+    choices = integer(body, "n", low=1, high=CHOICES) or 1
+    if choices > 1 and is_stream:
+        raise bad_field("n", "'n' above 1 cannot be streamed; leave 'stream' or 'n' out.")
+    if choices > 1 and call.tools:
+        raise bad_field("n", "'n' above 1 does not go with 'tools'; leave one of them out.")
     return ManagedRequest(
         call=call,
         params=params,
         seed=integer(body, "seed", low=-INT64, high=INT64 - 1),
-        is_stream=flag(body, "stream", default=False),
+        is_stream=is_stream,
         include_usage=_include_usage(body),
+        choices=choices,
+        thinking=thinking,
     )
 
 
@@ -79,11 +101,29 @@ def _stop(body: dict[str, Any]) -> tuple[str, ...]:
     return tuple(strings[:STOP_STRINGS_USED])
 
 
-def _top_p(body: dict[str, Any]) -> float | None:
-    top_p = number(body, "top_p", low=0, high=1)
-    if top_p == 0:
-        raise bad_field("top_p", "'top_p' must be above 0 and at most 1.")
-    return top_p
+def _above_zero(body: dict[str, Any], name: str, *, high: float) -> float | None:
+    value = number(body, name, low=0, high=high)
+    if value == 0:
+        raise bad_field(name, f"'{name}' must be above 0 and at most {high:g}.")
+    return value
+
+
+def _logit_bias(body: dict[str, Any]) -> dict[str, float] | None:
+    bias = body.get("logit_bias")
+    if bias is None:
+        return None
+    if not isinstance(bias, dict) or len(bias) > LOGIT_BIASES:
+        message = f"'logit_bias' must be an object of at most {LOGIT_BIASES} token ids."
+        raise bad_field("logit_bias", message)
+    for value in bias.values():
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not -100 <= value <= 100:
+            raise bad_field("logit_bias", "The values of 'logit_bias' must be from -100 to 100.")
+    return {token: float(value) for token, value in bias.items()}
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
 
 
 def _include_usage(body: dict[str, Any]) -> bool | None:

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import ApiError
-from gateway.surfaces.chat.fields import FIELDS, OFF_VALUES
+from gateway.surfaces.chat.fields import FIELDS
 from gateway.surfaces.chat.parse import parse_chat
 from gateway.surfaces.chat.render import ChatRenderer
 from gateway.surfaces.completions.parse import parse_completion
@@ -152,12 +152,29 @@ def test_the_table_of_fields_is_pinned() -> None:
     assert honoured == {
         "messages", "model", "stream", "stream_options", "max_tokens", "max_completion_tokens",
         "stop", "temperature", "top_p", "top_k", "min_p", "seed", "modalities", "cache_prompt",
-        "chat_template_kwargs",
+        "chat_template_kwargs", "presence_penalty", "frequency_penalty", "repetition_penalty",
+        "logit_bias", "logprobs", "top_logprobs", "n", "tools", "tool_choice",
+        "parallel_tool_calls", "response_format", "structured_outputs", "reasoning_effort",
+        "max_reasoning_tokens", "thinking_budget",
+    }  # fmt: skip
+    assert {name for name, kind in FIELDS.items() if kind == "neutral"} == {
+        "user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier",
+        "prediction",
     }  # fmt: skip
     assert {name for name, kind in FIELDS.items() if kind == "refused"} == {
         "audio", "functions", "function_call", "web_search_options", "verbosity",
     }  # fmt: skip
-    assert not FIELDS.keys() & OFF_VALUES.keys()
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def tool(name: str = "f", **function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **function}}
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
 
 
 def chat(**fields: Any) -> dict[str, Any]:
@@ -174,6 +191,19 @@ def chat(**fields: Any) -> dict[str, Any]:
         {"modalities": ["text"]}, {"nobody_defined_this": {"x": 1}}, {"user": "u"},
         {"reasoning_effort": "high"}, {"functions": None}, {"stream_options": {}},
         {"chat_template_kwargs": {"enable_thinking": False}},
+        {"n": 16}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 20},
+        {"top_logprobs": 0}, {"presence_penalty": -2}, {"frequency_penalty": 2},
+        {"repetition_penalty": 0.1}, {"logit_bias": {"5": -100}},
+        {"tools": [tool()]}, {"tools": [tool(parameters=SCHEMA, strict=True)]},
+        {"tools": [tool()], "tool_choice": "required"},
+        {"tools": [tool()], "tool_choice": named("f")}, {"tool_choice": "none"},
+        {"tools": [tool()], "parallel_tool_calls": False},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        {"structured_outputs": {"choice": ["a", "b"]}}, {"structured_outputs": {"regex": "a+"}},
+        {"structured_outputs": {"json": SCHEMA}}, {"structured_outputs": {"grammar": "start: X"}},
+        {"structured_outputs": {"json": SCHEMA}, "response_format": {"type": "text"}},
+        {"reasoning_effort": "whatever"}, {"max_reasoning_tokens": 0}, {"thinking_budget": 100},
     ],
     ids=str,
 )  # fmt: skip
@@ -189,14 +219,50 @@ def test_accepted_values(fields: dict[str, Any]) -> None:
         ({"top_k": -1}, "top_k"), ({"top_k": 1.5}, "top_k"), ({"min_p": -0.1}, "min_p"),
         ({"seed": 2**63}, "seed"), ({"seed": True}, "seed"), ({"max_tokens": "5"}, "max_tokens"),
         ({"max_tokens": True}, "max_tokens"), ({"stop": ["a"] * 65}, "stop"),
-        ({"stop": ""}, "stop"), ({"stop": [1]}, "stop"), ({"n": 2}, "n"), ({"n": True}, "n"),
-        ({"logprobs": True}, "logprobs"), ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"logit_bias": {"1": 1}}, "logit_bias"), ({"audio": {}}, "audio"),
+        ({"stop": ""}, "stop"), ({"stop": [1]}, "stop"), ({"n": 17}, "n"), ({"n": 0}, "n"),
+        ({"n": True}, "n"), ({"n": 2, "stream": True}, "n"), ({"n": 2, "tools": [tool()]}, "n"),
+        ({"logprobs": 1}, "logprobs"), ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -2.5}, "frequency_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": "1"}, "repetition_penalty"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"), ({"logit_bias": {"1": True}}, "logit_bias"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(4097)}}, "logit_bias"), ({"audio": {}}, "audio"),
         ({"functions": []}, "functions"), ({"verbosity": "low"}, "verbosity"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"function_call": "auto"}, "function_call"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["a"], "regex": "a"}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs"),
+        ({"structured_outputs": {"choice": ["a"] * 257}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs"),
+        ({"structured_outputs": {"json": "{}"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+         "structured_outputs"),
+        ({"reasoning_effort": 5}, "reasoning_effort"),
+        ({"max_reasoning_tokens": -1}, "max_reasoning_tokens"),
+        ({"thinking_budget": -1}, "thinking_budget"), ({"cache_prompt": 1}, "cache_prompt"),
+        ({"chat_template_kwargs": {"enable_thinking": "no"}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a": "x" * 5000}}, "chat_template_kwargs"),
         ({"modalities": ["audio"]}, "modalities"), ({"stream": "yes"}, "stream"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": {}}, "tools"), ({"tools": [{"type": "custom"}]}, "tools[0]"),
+        ({"tools": [tool()] * 513}, "tools"), ({"tools": [tool(), tool()]}, "tools"),
+        ({"tools": [tool("")]}, "tools[0].function.name"),
+        ({"tools": [tool(description=5)]}, "tools[0].function.description"),
+        ({"tools": [tool(parameters=[])]}, "tools[0].function.parameters"),
+        ({"tools": [tool(parameters={"type": "array"})]}, "tools[0].function.parameters"),
+        ({"tools": [tool(parameters={"properties": []})]}, "tools[0].function.parameters"),
+        ({"tools": [tool(parameters={"description": "x" * 300_000})]},
+         "tools[0].function.parameters"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": "always"}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": named("g")}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "custom"}}, "tool_choice"),
+        ({"tools": [tool()], "parallel_tool_calls": "yes"}, "parallel_tool_calls"),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"chat_template_kwargs": {"a": {}}}, "chat_template_kwargs"),
         ({"messages": []}, "messages"), ({"messages": "hi"}, "messages"),
@@ -290,7 +356,7 @@ def test_streamed_and_whole_are_the_same_answer(pieces: list[str]) -> None:
     events: list[Event] = [TextDelta(piece) for piece in pieces]
     streamed = chunks(None, [*events, FINISHED])
     text = "".join(c["delta"].get("content", "") for s in streamed for c in s["choices"])
-    whole = json.loads(renderer(None).whole(events, FINISHED))
+    whole = json.loads(renderer(None).whole([(events, FINISHED)], FINISHED.usage))
     assert whole["choices"][0]["message"]["content"] == text
     assert whole["usage"] == streamed[-1]["usage"]
 
@@ -299,8 +365,9 @@ def test_streamed_and_whole_are_the_same_answer(pieces: list[str]) -> None:
     ("fields", "param"),
     [
         ({"prompt": None}, "prompt"), ({"prompt": ["a"]}, "prompt"), ({"prompt": ""}, "prompt"),
-        ({"echo": True}, "echo"), ({"best_of": 2}, "best_of"), ({"logprobs": 1}, "logprobs"),
-        ({"suffix": "x"}, "suffix"), ({"n": 2}, "n"),
+        ({"echo": True}, "echo"), ({"best_of": 2}, "best_of"), ({"logprobs": 6}, "logprobs"),
+        ({"logprobs": True}, "logprobs"), ({"suffix": 5}, "suffix"),
+        ({"n": 2, "stream": True}, "n"), ({"n": 2, "best_of": 3}, "best_of"),
     ],
     ids=str,
 )  # fmt: skip
@@ -327,7 +394,7 @@ def test_completions_streamed_and_whole_are_the_same_answer(include_usage: bool 
     parsed = SseParser().feed(b"".join(writer.chunk(event) for event in [*events, FINISHED]))
     assert parsed.pop().data == b"[DONE]"
     streamed = [json.loads(event.data) for event in parsed]
-    whole = json.loads(renderer().whole(events, FINISHED))
+    whole = json.loads(renderer().whole([(events, FINISHED)], FINISHED.usage))
     text = "".join(choice["text"] for chunk in streamed for choice in chunk["choices"])
     assert whole["choices"][0]["text"] == text == "aé"
     assert whole["object"] == "text_completion"

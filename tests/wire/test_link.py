@@ -10,9 +10,10 @@ from typing import get_args
 
 import pytest
 
+from gateway.surfaces.chat.reasoning import ReasoningFormat
 from gateway.surfaces.chat.render import ChatRenderer
 from gateway.surfaces.completions.render import CompletionRenderer
-from proto import codec, messages
+from proto import codec, events, messages
 from proto.chat import (
     AnswerFormat,
     Call,
@@ -70,7 +71,7 @@ PLAN = Plan(
 PARAMS = Params(64, ("\n\n",), 0.5, 0.9, 40, 0.05, 0.1, 0.2, 1.1, {"7": -1.0}, 3, False)
 USAGE = Usage(10, 4, 2, 1, 0, 0, 10, 2, 0, 4, 1)
 TIMINGS = Timings(1.5, 20.0, 21.5, 300.25, 321.75, 8)
-CHOICE = messages.TokenLogprob(7, "x", -0.5)
+CHOICE = events.TokenLogprob(7, "x", -0.5)
 
 EXAMPLES: list[messages.LinkMessage] = [
     messages.Hello("gw:1", "i1", 1, 1),
@@ -80,7 +81,7 @@ EXAMPLES: list[messages.LinkMessage] = [
     ),
     messages.Submit(
         "r1", 1, 5, 0, CALL, PLAN, PARAMS, 2**63 - 1, "salt", 256, True, 60_000,
-        messages.Resume((1, 2, 3), 1, (0,)), "ph",
+        messages.Resume((1, 2, 3), 1, (0,)), "ph", 4,
     ),
     messages.Queued("r1", 2, 1500, 35, "ph", "th", {"n1": (5, 6)}),
     messages.Progress("r1", "prefill", 256, 1024, 128),
@@ -88,7 +89,7 @@ EXAMPLES: list[messages.LinkMessage] = [
         "r1", 7, (1, 2), ("a", ""), ("text", "call"), (False, True),
         (messages.CallPart(8, 0, "c1", "f"), messages.CallPart(8, 0, args="{}", end=True)),
         (messages.MonitorEvent(8, "D1", "shadow", "loop", {"n": 3.0}),), 1,
-        (messages.Logprobs(CHOICE, (CHOICE,)), None),
+        (events.Logprobs(CHOICE, (CHOICE,)), None),
     ),
     messages.Ack("r1", 8, True),
     messages.Attach("r1", 2, 5, 1024),
@@ -113,6 +114,7 @@ EVENTS: list[Event] = [
     Waiting(1, 2500),
     ReasoningDelta("hm"),
     TextDelta("é😀\n"),
+    TextDelta("x", (events.Logprobs(CHOICE, (CHOICE,)),)),
     CallStart(0, "call_1", "f"),
     CallArguments(0, '{"a":1}'),
     Finished("tool_calls", "eos", USAGE, TIMINGS),
@@ -140,7 +142,15 @@ def rendered() -> dict[str, bytes]:
         for usage in (None, True, False):
             renderer = kind(answer_id="id-1", model="m", created=1, include_usage=usage)
             found[f"{name} stream {usage}"] = b"".join(map(renderer.chunk, EVENTS))
-            found[f"{name} whole"] = renderer.whole(EVENTS, finished)
+            found[f"{name} whole"] = renderer.whole([(EVENTS[:-1], finished)], USAGE)
+            two = [(EVENTS[:-1], finished), (EVENTS[:-3], finished)]
+            found[f"{name} two choices"] = renderer.whole(two, USAGE)
+    for form in get_args(ReasoningFormat):
+        renderer = ChatRenderer(
+            answer_id="id-1", model="m", created=1, include_usage=None, reasoning_format=form
+        )
+        found[f"chat stream {form}"] = b"".join(map(renderer.chunk, EVENTS))
+        found[f"chat whole {form}"] = renderer.whole([(EVENTS[:-1], finished)], USAGE)
     return found
 
 

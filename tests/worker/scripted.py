@@ -1,7 +1,7 @@
 """A worker without device, socket, threads or time: scripted tokens and a clock that is set."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,15 +10,18 @@ from tiny_text import tiny_tokenizer
 from proto.chat import Call, Message, Params, TextPart
 from proto.messages import Caps, Delta, Done, FromWorker, Hello, LinkMessage, Ready, Submit
 from proto.plan import Plan
+from proto.worker_settings import SideSettings
 from worker import prefill
 from worker.admission import Queue
 from worker.dispatch import Dispatch
+from worker.grammar.compiler import GrammarCompiler
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
 from worker.models.config import SamplingDefaults
 from worker.prepare import Preparer
 from worker.run import RunLimits
-from worker.sampling.params import Sampling
+from worker.sampling.chooser import Chooser, Chosen
+from worker.side import SideLane
 from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
@@ -31,6 +34,7 @@ READY = Ready(
     "w", "inc", 1, "tiny", "wh", TOKENIZER.hash, "th", 64, 0, 2, 1, 200, 1, ("llama",),
     "fp32", "cpu", True, 2, 5000, Caps(),
 )  # fmt: skip
+COMPILER = GrammarCompiler(TOKENIZER.serialized, width=512, end_ids=(END,))
 GATEWAY, OTHER = b"gw:1", b"gw:2"
 
 Script = Callable[[tuple[int, ...], int], int]
@@ -65,6 +69,8 @@ class ScriptedEngine:
         self.fault: Exception | None = None
         self._clock = clock
         self._chunk = chunk
+        self.steps: list[Slot] = []  # whose turn it was, in order
+        self.side = Slot(SequenceCache(None, None))
         self._free = [Slot(SequenceCache(None, None)) for _ in range(slots)]
         self.kv_bytes_free = 7
 
@@ -72,33 +78,49 @@ class ScriptedEngine:
     def free_slots(self) -> int:
         return len(self._free)
 
-    def open(self, prompt: tuple[int, ...]) -> Slot:
-        slot = self._free.pop()
-        slot.reset(prompt)
+    def open(self, prompt: tuple[int, ...], chooser: Chooser, *, is_side: bool = False) -> Slot:
+        slot = self.side if is_side else self._free.pop()
+        slot.reset(prompt, chooser)
         return slot
 
     def close(self, slot: Slot) -> None:
         assert slot not in self._free
-        self._free.append(slot)
+        if slot is not self.side:
+            self._free.append(slot)
 
     def plan(self, prompt: tuple[int, ...]) -> prefill.Plan:
         return prefill.plan(len(prompt), "llama", self._chunk)
 
-    def read_chunk(self, slot: Slot, end: int, sampling: Sampling, number: int) -> int | None:
+    def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         self._pass(self.chunk_s)
+        self.steps.append(slot)
         length = len(slot.ctx)
         slot.commit_forward(end - slot.kv_len)
-        return self._write(slot, number) if end == length else None
+        return self._write(slot) if end == length else None
 
-    def round(self, slot: Slot, sampling: Sampling, number: int) -> int:
+    def share(self, slot: Slot) -> int:
+        return slot.kv_len
+
+    def take_shared(self, slot: Slot, state: int) -> Chosen:
+        slot.commit_forward(state)
+        return self._write(slot)
+
+    def round(self, slot: Slot) -> Chosen:
         self._pass(self.round_s)
+        self.steps.append(slot)
         slot.commit_forward(1)
-        return self._write(slot, number)
+        return self._write(slot)
 
-    def _write(self, slot: Slot, number: int) -> int:
-        token = self.script(tuple(slot.ctx), number)
+    def inject(self, slot: Slot, ids: Sequence[int]) -> None:
+        slot.ctx += ids
+        slot.chooser.skip(len(ids))
+        slot.commit_forward(len(ids))
+
+    def _write(self, slot: Slot) -> Chosen:
+        token = self.script(tuple(slot.ctx), slot.chooser.number)
+        slot.chooser.skip(1)
         slot.commit_choice(token)
-        return token
+        return Chosen(token)
 
     def _pass(self, seconds: float) -> None:
         self._clock.now += seconds
@@ -124,8 +146,9 @@ class Bench:
             token_bytes=TOKENIZER.token_bytes,
             tokenizer_hash=TOKENIZER.hash,
             limits=RunLimits(max_len, 50, changes.pop("wall_clock_s", 100.0)),
+            side=SideLane(changes.pop("side", SideSettings(enabled=False))),
             queue=Queue(changes.pop("queue_size", 8), changes.pop("queue_timeout_s", 240.0)),
-            lanes=1,
+            lanes=changes.pop("lanes", 1),
             drain_s=changes.pop("drain_s", 30.0),
             inbox=self.to_loop,
             outbox=self.outbox,
@@ -135,6 +158,7 @@ class Bench:
         self.preparer = Preparer(
             WRITER,
             SamplingDefaults(),
+            COMPILER,
             max_len=max_len,
             vocab_size=changes.pop("vocab_size", 512),
             inbox=self.to_preparer,

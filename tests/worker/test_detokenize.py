@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_text import random_texts, tiny_tokenizer
 
-from worker.text.answer import AnswerText
+from worker.text.answer import AnswerSyntax, AnswerText
 from worker.text.detokenize import Detokenizer, StopSearch
 
 TOKENIZER = tiny_tokenizer()
@@ -57,10 +57,10 @@ def test_b42_twenty_thousand_tokens_take_linear_time():
     assert len(ids) > 20_000
 
     def seconds(count: int) -> float:
-        answer = AnswerText(TABLE, ("never", "there"))
+        answer = AnswerText(TABLE, AnswerSyntax(stops=("never", "there")))
         began = time.perf_counter()
         for i in ids[:count]:
-            answer.push(i)
+            answer.push(i, 1)
         return time.perf_counter() - began
 
     seconds(2_000)
@@ -124,7 +124,8 @@ def test_b35_only_what_may_begin_a_stop_string_is_held():
 
 
 def test_a_stop_string_completed_by_the_last_broken_character_ends_the_answer():
-    answer = AnswerText(TABLE, ("\ufffd",))
+    answer = AnswerText(TABLE, AnswerSyntax(stops=("\ufffd",)))
     ids = [TABLE.index(b"a"), TABLE.index("é".encode()[:1])]
-    assert [answer.push(i).text for i in ids] == ["a", ""]
-    assert answer.finish().is_stopped
+    assert [answer.push(i, 1).piece for i in ids] == ["a", ""]
+    assert answer.finish(2, is_cut=True).piece == ""
+    assert answer.is_stopped

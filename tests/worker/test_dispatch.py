@@ -73,7 +73,7 @@ def test_texts_and_calls_are_counted():
     bench.turn()
     texts, whole = bench.messages(Counted)
     assert (texts.req_id, texts.tokens[1], texts.tokens[2] > 1) == ("q1", 0, True)
-    assert whole.tokens == (len(WRITER.prompt_ids(call, is_thinking=False)),)
+    assert whole.tokens == (len(WRITER.write(call, is_thinking=False).ids),)
     (refused,) = bench.messages(Refused)
     assert (refused.req_id, refused.code, refused.param) == ("q3", "bad_request", "messages")
 

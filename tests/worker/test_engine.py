@@ -14,8 +14,10 @@ from worker.kernels import product
 from worker.kernels.product import PackedProduct, PlainProduct, product_of
 from worker.loading.locate import open_checkpoint
 from worker.models.config import SamplingDefaults
+from worker.sampling.chooser import Chooser
 from worker.sampling.params import Sampling
 from worker.settings import Machine, machine_of, max_len_of
+from worker.state.slot import Slot
 
 SEEDED = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.0, seed=11)
 PROMPT = tuple(range(5, 95))
@@ -27,7 +29,7 @@ def _launch(path: Path, **changes: object) -> Launch:
 
 
 def _engine(path: Path, chunk: int = 32, **changes: object) -> Engine:
-    machine = Machine("cpu", threads=1, chunk=chunk)
+    machine = Machine("cpu", threads=1, chunk=chunk, lanes=1, slots=2)
     checkpoint = open_checkpoint(path)
     return build_engine(
         _launch(path, **changes), machine, checkpoint, masked_ids=(511,), end_ids=(2,)
@@ -48,16 +50,27 @@ def any_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return path
 
 
+def _open(engine: Engine, prompt: tuple[int, ...], sampling: Sampling = SEEDED) -> Slot:
+    return engine.open(prompt, Chooser(sampling, prompt))
+
+
+def _read(engine: Engine, slot: Slot) -> int:
+    length = len(slot.ctx)
+    plan, chosen = engine.plan(tuple(slot.ctx)), None
+    while chosen is None:
+        chosen = engine.read_chunk(slot, plan.chunk_end(slot.kv_len, length))
+    return chosen.token
+
+
+def _go_on(engine: Engine, slot: Slot, count: int) -> list[int]:
+    written = [engine.round(slot).token for _ in range(count)]
+    assert len(slot.ctx) == slot.kv_len + 1
+    return written
+
+
 def _write(engine: Engine, prompt: tuple[int, ...], count: int) -> list[int]:
-    slot, plan = engine.open(prompt), engine.plan(prompt)
-    token = None
-    while token is None:
-        end = plan.chunk_end(slot.kv_len, len(prompt))
-        token = engine.read_chunk(slot, end, SEEDED, 1)
-    written = [token]
-    while len(written) < count:
-        written.append(engine.round(slot, SEEDED, len(written) + 1))
-        assert len(slot.ctx) == slot.kv_len + 1
+    slot = _open(engine, prompt)
+    written = [_read(engine, slot), *_go_on(engine, slot, count - 1)]
     engine.close(slot)
     return written
 
@@ -79,21 +92,21 @@ def test_two_sequences_in_turn_write_what_each_writes_alone(any_folder: Path):
     engine = _engine(any_folder, chunk=256)
     prompts = (PROMPT, tuple(range(200, 240)))
     alone = [_write(engine, prompt, 10) for prompt in prompts]
-    slots = [engine.open(prompt) for prompt in prompts]
+    slots = [_open(engine, prompt) for prompt in prompts]
     assert engine.free_slots == 0
-    both = [[engine.read_chunk(s, len(s.ctx), SEEDED, 1)] for s in slots]
-    for number in range(2, 11):
+    both = [[_read(engine, slot)] for slot in slots]
+    for _ in range(9):
         for slot, written in zip(slots, both, strict=True):
-            written.append(engine.round(slot, SEEDED, number))
+            written += _go_on(engine, slot, 1)
     assert both == alone
 
 
 def test_the_cache_grows_by_chunks(folder: Path):
     engine = _engine(folder, chunk=32)
-    slot = engine.open(PROMPT)
+    slot = _open(engine, PROMPT)
     assert slot.cache.kv.capacity == 32
-    engine.read_chunk(slot, 32, SEEDED, 1)
-    engine.read_chunk(slot, 64, SEEDED, 1)
+    engine.read_chunk(slot, 32)
+    engine.read_chunk(slot, 64)
     assert slot.cache.kv.capacity == 64
     assert engine.kv_bytes_free == 1 * 512 * 4 * 2 * 2 * 16 * 4
 
@@ -134,10 +147,10 @@ def test_the_embedded_models_defaults_are_its_makers(folder: Path):
 
 
 def test_lengths_are_the_models_at_most_8192_on_a_cpu(folder: Path):
-    machine = Machine("cpu", threads=1, chunk=256)
+    machine = Machine("cpu", threads=1, chunk=256, lanes=1, slots=2)
     assert max_len_of(_launch(folder), machine, 512) == 512
     assert max_len_of(_launch(folder), machine, 131_072) == 8192
-    assert max_len_of(_launch(folder), Machine("cuda", 1, 1024), 131_072) == 131_072
+    assert max_len_of(_launch(folder), Machine("cuda", 1, 1024, 1, 2), 131_072) == 131_072
     assert max_len_of(_launch(folder, max_len=100), machine, 512) == 100
     with pytest.raises(StartFault, match="512"):
         max_len_of(_launch(folder, max_len=600), machine, 512)

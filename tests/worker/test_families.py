@@ -12,6 +12,8 @@ from tiny_checkpoints import build, logits_in_chunks, write_tiny
 from worker.kernels.attention import Prefill, Step
 from worker.models.decoder import Decoder
 from worker.models.delta import inner_chunks
+from worker.sampling.chooser import Chooser
+from worker.sampling.params import Sampling
 from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 
@@ -71,7 +73,7 @@ def test_a_used_slot_reads_a_prompt_as_a_new_one_does(kind: str, tmp_path: Path)
     model, ids = build(tmp_path), _ids()
     slot = Slot(model.new_cache(64))
     _read(model, slot.cache, _ids(seed=2))
-    slot.reset(tuple(ids.tolist()))
+    slot.reset(tuple(ids.tolist()), Chooser(Sampling(0.0, 1.0, 0, 0.0, 0), ()))
     assert torch.equal(_read(model, slot.cache, ids), _read(model, model.new_cache(64), ids))
 
 

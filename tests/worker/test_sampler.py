@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from proto.chat import Params
 from proto.faults import Refusal
 from worker.models.config import SamplingDefaults
+from worker.sampling.chooser import Chooser
 from worker.sampling.params import Sampling, resolve
-from worker.sampling.sampler import Sampler, gumbel_noise, kept_ids
+from worker.sampling.sampler import draw, gumbel_noise, kept_ids
 
 WORD = (1 << 64) - 1
 GOLDEN_NOISE = [2.7120814039126344, 0.18778751339885488, 0.5450603574261688]
@@ -24,7 +25,8 @@ def _sampling(**changes: float) -> Sampling:
 
 
 def _choose(logits, sampling: Sampling, number: int = 1, masked: tuple[int, ...] = ()) -> int:
-    return Sampler(masked).choose(np.array(logits, np.float32), sampling, number)
+    chooser = Chooser(sampling, (), number=number)
+    return chooser.choose(np.array(logits, np.float32), np.array(masked, np.int64)).token
 
 
 def _reference_noise(seed: int, choice: int, retry: int, number: int, index: int) -> float:
@@ -141,10 +143,11 @@ def test_a_nucleus_of_thousands_is_the_same_as_by_sorting_everything(top_p: floa
 
 def test_the_client_wins_over_the_models_defaults():
     defaults = SamplingDefaults(temperature=0.2, top_p=0.9, top_k=20)
-    plain = resolve(Params(), defaults, seed=3, choice=1)
+    plain = resolve(Params(), defaults, seed=3, choice=1, vocab_size=100)
     assert plain == Sampling(0.2, 0.9, 20, 0.0, 3, 1)
     asked = Params(temperature=0.0, top_p=0.5, top_k=0, min_p=0.1)
-    assert resolve(asked, defaults, seed=3, choice=0) == Sampling(0.0, 0.5, 0, 0.1, 3, 0)
+    resolved = resolve(asked, defaults, seed=3, choice=0, vocab_size=100)
+    assert resolved == Sampling(0.0, 0.5, 0, 0.1, 3, 0)
 
 
 @pytest.mark.parametrize(
@@ -155,16 +158,22 @@ def test_the_client_wins_over_the_models_defaults():
         (Params(top_p=0.0), "top_p"),
         (Params(top_k=-1), "top_k"),
         (Params(min_p=1.5), "min_p"),
-        (Params(logit_bias={"1": 2.0}), "logit_bias"),
-        (Params(presence_penalty=0.5), "presence_penalty"),
-        (Params(frequency_penalty=0.5), "frequency_penalty"),
-        (Params(repetition_penalty=1.1), "repetition_penalty"),
-        (Params(top_logprobs=0), "top_logprobs"),
+        (Params(logit_bias={"100": 2.0}), "logit_bias"),
+        (Params(logit_bias={"-1": 2.0}), "logit_bias"),
+        (Params(logit_bias={"one": 2.0}), "logit_bias"),
+        (Params(logit_bias={"1": 100.5}), "logit_bias"),
+        (Params(logit_bias={"1": math.nan}), "logit_bias"),
+        (Params(logit_bias={str(i): 1.0 for i in range(4097)}), "logit_bias"),
+        (Params(presence_penalty=2.5), "presence_penalty"),
+        (Params(frequency_penalty=-2.5), "frequency_penalty"),
+        (Params(repetition_penalty=0.0), "repetition_penalty"),
+        (Params(repetition_penalty=2.5), "repetition_penalty"),
+        (Params(top_logprobs=21), "top_logprobs"),
     ],
 )
-def test_what_is_out_of_range_or_not_supported_is_refused_by_name(params: Params, param: str):
+def test_what_is_out_of_range_is_refused_by_name(params: Params, param: str):
     with pytest.raises(Refusal) as caught:
-        resolve(params, SamplingDefaults(), seed=0, choice=0)
+        resolve(params, SamplingDefaults(), seed=0, choice=0, vocab_size=100)
     assert (caught.value.code, caught.value.param) == ("bad_request", param)
 
 
@@ -172,7 +181,7 @@ def test_what_is_out_of_range_or_not_supported_is_refused_by_name(params: Params
 def test_the_smallest_temperatures_choose_the_best(temperature: float):
     logits = np.array([3.0, 20.0, 19.0], dtype=np.float32)
     sampling = Sampling(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0, seed=1)
-    assert Sampler(()).choose(logits, sampling, 1) == 1
+    assert draw(logits, sampling, 1) == 1
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -181,4 +190,4 @@ def test_logits_that_are_no_numbers_are_a_fault_not_a_token(temperature: float, 
     logits = np.full(4, value, dtype=np.float32)
     sampling = Sampling(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0, seed=1)
     with pytest.raises(FloatingPointError):
-        Sampler(()).choose(logits, sampling, 1)
+        draw(logits, sampling, 1)

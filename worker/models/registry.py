@@ -13,7 +13,9 @@ FAMILIES: tuple[Family, ...] = (
     qwen3_next.FAMILY,
 )  # fmt: skip
 
-# Registry names of `worker.model` whose makers recommend a way of sampling.
+# Registry names of `worker.model`: how their makers recommend to sample, and a template of ours
+# (in `text/templates`) where their own knows no tools.
+NAMED_TEMPLATES = {"smollm2": "smollm2.jinja"}
 NAMED_DEFAULTS = {"smollm2": SamplingDefaults(temperature=0.2, top_p=0.9)}
 
 

@@ -4,8 +4,6 @@ The noise of a draw is a function of seed, choice, retry, token number and id al
 depends on nothing that was computed beside it, and a run can go on elsewhere.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,29 +17,22 @@ WORD = (1 << 64) - 1
 NUCLEUS_GUESS = 512  # likeliest ids looked at before the whole vocabulary is sorted
 
 
-class Sampler:
-    """Chooses tokens of one vocabulary. `masked`: ids that have no token and are never chosen."""
+def draw(logits: NDArray[np.float32], sampling: Sampling, number: int) -> int:
+    """The token with this number of the run. logits: (vocab,) float32, -inf for what may not be.
 
-    def __init__(self, masked: Sequence[int]) -> None:
-        self._masked = np.asarray(masked, dtype=np.int64)
-
-    def choose(self, logits: NDArray[np.float32], sampling: Sampling, number: int) -> int:
-        """The token with this number of the run. logits: (vocab,) float32, changed in place.
-
-        Order: temperature, top_k, top_p, min_p, draw; ties go to the lower id.
-        """
-        logits[self._masked] = -np.inf
-        best = int(logits.argmax())
-        if not np.isfinite(logits[best]):
-            raise FloatingPointError("the model gave no usable number for any token")
-        if sampling.temperature == 0.0:
-            return best
-        # From the best one down: a tiny temperature makes the others impossible, never the best.
-        with np.errstate(over="ignore"):
-            scores = (logits.astype(np.float64) - float(logits[best])) / sampling.temperature
-        ids = np.sort(kept_ids(scores, sampling))
-        noisy = scores[ids] + gumbel_noise(sampling, number, ids)
-        return int(ids[noisy.argmax()])
+    Order: temperature, top_k, top_p, min_p, draw; ties go to the lower id.
+    """
+    best = int(logits.argmax())
+    if not np.isfinite(logits[best]):
+        raise FloatingPointError("the model gave no usable number for any token")
+    if sampling.temperature == 0.0:
+        return best
+    # From the best one down: a tiny temperature makes the others impossible, never the best.
+    with np.errstate(over="ignore"):
+        scores = (logits.astype(np.float64) - float(logits[best])) / sampling.temperature
+    ids = np.sort(kept_ids(scores, sampling))
+    noisy = scores[ids] + gumbel_noise(sampling, number, ids)
+    return int(ids[noisy.argmax()])
 
 
 def kept_ids(scores: Floats, sampling: Sampling) -> Ids:

@@ -44,6 +44,22 @@ class SequenceCache:
         if self.delta is not None:
             self.delta.clear()
 
+    def freeze(self, length: int) -> tuple[Tensor, ...]:
+        """Copies of what the first `length` tokens left behind; the delta state has no other."""
+        kept = self.kv.freeze(length)
+        if self.delta is None:
+            return kept
+        return (*kept, self.delta.recurrent.clone(), self.delta.conv.clone())
+
+    def thaw(self, tensors: tuple[Tensor, ...]) -> None:
+        """Takes back what `freeze` gave."""
+        keys, values, *delta = tensors
+        self.kv.thaw(keys, values)
+        if self.delta is not None:
+            recurrent, conv = delta
+            self.delta.recurrent.copy_(recurrent)
+            self.delta.conv.copy_(conv)
+
 
 def empty_delta(
     *,

@@ -52,6 +52,17 @@ class KvCache:
         """Views of the first `length` rows: (kv_heads, length, head_dim) each."""
         return self._keys[layer, :, :length], self._values[layer, :, :length]
 
+    def freeze(self, length: int) -> tuple[Tensor, Tensor]:
+        """Copies of the first `length` rows of all layers."""
+        return self._keys[:, :, :length].clone(), self._values[:, :, :length].clone()
+
+    def thaw(self, keys: Tensor, values: Tensor) -> None:
+        """Takes back what `freeze` gave."""
+        length = keys.shape[2]
+        self.reserve(length)
+        self._keys[:, :, :length].copy_(keys)
+        self._values[:, :, :length].copy_(values)
+
 
 def _grown(old: Tensor, capacity: int) -> Tensor:
     layers, heads, held, head_dim = old.shape

@@ -1,10 +1,16 @@
-"""Everything one sequence owns while it runs. Knows no run, no client and no model."""
+"""Everything one sequence owns while it runs. Knows no client and no model."""
 
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worker.sampling.chooser import Chooser
 from worker.state.cache import SequenceCache
 
 
 class Slot:
-    """A sequence: its token ids and its cache. One owner, the loop.
+    """A sequence: its token ids, its cache, and what chooses its next token. One owner, the loop.
 
     While decoding, `len(ctx) == kv_len + 1`: the last id (the root) is chosen, not forwarded.
     """
@@ -13,12 +19,21 @@ class Slot:
         self.cache = cache
         self.ctx: list[int] = []
         self.kv_len = 0
+        self.prompt_row: Tensor | None = None  # the model's last output for the prompt: (1, hidden)
+        self._chooser: Chooser | None = None
 
-    def reset(self, prompt: tuple[int, ...]) -> None:
+    @property
+    def chooser(self) -> Chooser:
+        """What chooses the next token of the run that holds the slot."""
+        assert self._chooser is not None, "no run holds this slot"
+        return self._chooser
+
+    def reset(self, prompt: tuple[int, ...], chooser: Chooser) -> None:
         """Takes a new prompt, of which nothing is forwarded yet."""
         self.ctx = list(prompt)
         self.kv_len = 0
         self.cache.clear()
+        self._chooser = chooser
 
     def commit_forward(self, count: int) -> None:
         """Notes that the next `count` tokens of ctx are in the cache."""
@@ -29,3 +44,53 @@ class Slot:
         """Appends the chosen token, which becomes the root."""
         self.ctx.append(token)
         assert len(self.ctx) == self.kv_len + 1, "the root must be the only token not forwarded"
+
+    def freeze(self) -> "FrozenSlot":
+        """A copy of all of it, which nothing that the slot does later changes."""
+        return FrozenSlot(
+            tuple(self.ctx), self.kv_len, self.cache.freeze(self.kv_len), self.chooser.copy()
+        )
+
+    def thaw(self, frozen: "FrozenSlot") -> None:
+        """Becomes what was frozen, whatever the slot held before."""
+        self.ctx = list(frozen.ctx)
+        self.kv_len = frozen.kv_len
+        self.cache.thaw(frozen.tensors)
+        self._chooser = frozen.chooser.copy()
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSlot:
+    """A slot at one moment. `tensors`: keys, values, and the delta layers' two where there are any.
+
+    Two of them are equal exactly when every byte is.
+    """
+
+    ctx: tuple[int, ...]
+    kv_len: int
+    tensors: tuple[Tensor, ...]
+    chooser: Chooser
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its tensors."""
+        return sum(part.numel() * part.element_size() for part in self.tensors)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FrozenSlot):
+            return NotImplemented
+        return (
+            (self.ctx, self.kv_len) == (other.ctx, other.kv_len)
+            and self.chooser.state() == other.chooser.state()
+            and len(self.tensors) == len(other.tensors)
+            and all(map(_has_same_bytes, self.tensors, other.tensors))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _has_same_bytes(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    # Not by value: 0.0 equals -0.0, and no NaN equals itself.
+    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))

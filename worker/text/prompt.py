@@ -5,7 +5,8 @@ A control token spelled in a person's text stays text: only the template writes 
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from secrets import token_hex
 
 from proto.chat import Call, ImagePart, Json, TextPart
@@ -16,6 +17,14 @@ from worker.text.tokenizer import TextTokenizer
 # Private-use characters around the marks that stand for spelled control tokens.
 MARK_OPEN, MARK_CLOSE = "\ue000", "\ue001"
 SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt's ids. `is_open`: it leaves the reasoning open, so that the model goes on in it."""
+
+    ids: tuple[int, ...]
+    is_open: bool = False
 
 
 class PromptWriter:
@@ -29,33 +38,44 @@ class PromptWriter:
     ) -> None:
         self._tokenizer = tokenizer
         self._nonce = nonce
-        self._template = template
+        self.template = template
         literals = sorted(tokenizer.control_tokens, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, literals))) if literals else None
 
-    def prompt_ids(self, call: Call, *, is_thinking: bool) -> tuple[int, ...]:
+    def write(self, call: Call, *, is_thinking: bool, is_formed: bool = False) -> Prompt:
         """The canonical encoding of a call. `is_thinking` is what a template that asks is told.
 
+        `is_formed`: the answer must have a form, which begins behind the reasoning; so where the
+        model may reason or not, the prompt opens the block.
         Raises: Refusal (`bad_request`) naming the field that cannot be served.
         """
-        _refuse_unsupported(call)
+        _refuse_images(call)
         if call.prompt is not None:
-            return _not_empty(self._tokenizer.encode_prompt(call.prompt), "prompt")
+            return Prompt(_not_empty(self._tokenizer.encode_prompt(call.prompt), "prompt"))
+        template = self.template
         if not call.messages:
             raise Refusal("bad_request", "there is no message", param="messages")
-        if self._template is None:
+        if template is None:
             raise Refusal("bad_request", "this model has no chat template", param="messages")
+        if call.tools and not template.takes_tools:
+            sentence = "this model's chat template knows no tools"
+            raise Refusal("bad_request", sentence, param="tools")
         marks = _Marks(self._control, self._nonce())
         arguments: Mapping[str, Json] = {
             "enable_thinking": is_thinking,
             **(call.template_args or {}),
         }
         try:
-            text = self._template.render(call.messages, arguments, marks.apply)
+            text = template.render(call.messages, arguments, marks.apply, call.tools)
         except RecursionError as fault:
             raise Refusal("bad_request", "nested too deeply", param="messages") from fault
         text = SURROGATE.sub("\ufffd", text)  # half an emoji, out of a call's arguments
-        return _not_empty(self._encode_marked(text, marks), "messages")
+        form, stripped = template.reasoning, text.rstrip()
+        is_open = form.opens != "none" and stripped.endswith(form.open)
+        may_open = form.opens != "none" and not stripped.endswith((form.open, form.close))
+        if is_thinking and is_formed and may_open:
+            text, is_open = text + form.open + "\n", True
+        return Prompt(_not_empty(self._encode_marked(text, marks), "messages"), is_open)
 
     def least_tokens(self, call: Call) -> int:
         """How many tokens a call's own text has at least: cheap, and before anything is encoded."""
@@ -64,6 +84,15 @@ class PromptWriter:
             len(part.text.encode(errors="replace")) for part in parts if isinstance(part, TextPart)
         )
         return text_bytes // self._tokenizer.longest_token_bytes
+
+    @property
+    def token_bytes(self) -> Sequence[bytes | None]:
+        """The bytes of each id."""
+        return self._tokenizer.token_bytes
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a text of ours, in which control tokens count as what they are."""
+        return tuple(self._tokenizer.encode(text))
 
     def count_text(self, text: str) -> int:
         """Tokens of a text by itself."""
@@ -117,14 +146,6 @@ def _not_empty(ids: list[int], param: str) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _refuse_unsupported(call: Call) -> None:
-    if call.tools:
-        raise Refusal("bad_request", "tools are not supported by this engine yet", param="tools")
-    if call.answer_format.kind != "text":
-        raise Refusal(
-            "bad_request",
-            "a constrained answer is not supported by this engine yet",
-            param="response_format",
-        )
+def _refuse_images(call: Call) -> None:
     if any(isinstance(part, ImagePart) for message in call.messages for part in message.content):
         raise Refusal("bad_request", "this model reads no images", param="messages")

@@ -12,10 +12,12 @@ from typing import Any
 from jinja2 import TemplateError, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 
-from proto.chat import Json, Message
+from proto.chat import Json, Message, Tool
 from proto.faults import Refusal
 from proto.limits import TEMPLATE_BYTES, TEMPLATE_LOOP_STEPS, TEMPLATE_OUTPUT_BYTES
 from worker.faults import LoadFault
+from worker.grammar.calls import CallForm
+from worker.text.reasoning import ReasoningForm
 
 
 class ChatTemplate:
@@ -30,6 +32,10 @@ class ChatTemplate:
         if len(source.encode()) > TEMPLATE_BYTES:
             raise LoadFault(f"The model's chat template is over {TEMPLATE_BYTES} bytes.")
         self.hash = hashlib.sha256(source.encode()).hexdigest()
+        # What a model was trained to write is what its template renders of earlier answers.
+        self.call_form: CallForm = "xml" if "<function=" in source else "hermes"
+        self.reasoning = ReasoningForm("model" if "</think>" in source else "none")
+        self.takes_tools = "tools" in source
         self._special = dict(special)
         self._steps = 0
         environment = _Sandbox(self._counted, now)
@@ -43,6 +49,7 @@ class ChatTemplate:
         messages: tuple[Message, ...],
         arguments: Mapping[str, Json],
         mark: Callable[[str], str] = str,
+        tools: tuple[Tool, ...] = (),
     ) -> str:
         """Renders messages up to where the assistant goes on.
 
@@ -55,7 +62,7 @@ class ChatTemplate:
             **self._special,
             **{k: _marked(value, mark, is_callers=True) for k, value in arguments.items()},
             "messages": [_marked(_template_message(m), mark) for m in messages],
-            "tools": None,
+            "tools": [_marked(_template_tool(t), mark, is_callers=True) for t in tools] or None,
             "documents": None,
             "add_generation_prompt": True,
         }
@@ -125,6 +132,15 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if operator == "**":
             raise TemplateError("the chat template computes powers, which is not allowed")
         return SandboxedEnvironment.call_binop(self, context, operator, left, right)
+
+
+def _template_tool(tool: Tool) -> dict[str, Any]:
+    """A tool as templates expect it: what OpenAI's chat API takes."""
+    function: dict[str, Any] = {"name": tool.name}
+    if tool.description is not None:
+        function["description"] = tool.description
+    function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": function}
 
 
 def _template_message(message: Message) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 """What becomes of each field of a chat request to our own engine. One table, pinned by a test.
 
-Honoured fields are read by `parse`; neutral ones change nothing in the answer and are accepted;
-refused ones get a 400 that names them. A field that nobody defined passes without effect.
+Honoured fields are read by `parse` and its helpers; neutral ones change nothing in the answer and
+are accepted; refused ones get a 400 that names them. A field that nobody defined passes without
+effect.
 """
 
 from typing import Any
 
-from gateway.surfaces.fields import Disposition, bad_field
-from proto.limits import TEMPLATE_ARGS_BYTES
+from conductor.thinking import Effort, ThinkingWish
+from gateway.surfaces.fields import Disposition, bad_field, flag, integer
+from gateway.surfaces.params import MOST_TOKENS
+from proto.limits import TEMPLATE_ARGS_BYTES, TOP_LOGPROBS
 
 FIELDS: dict[str, Disposition] = {
     "messages": "honoured",
@@ -25,6 +28,21 @@ FIELDS: dict[str, Disposition] = {
     "modalities": "honoured",
     "cache_prompt": "honoured",
     "chat_template_kwargs": "honoured",
+    "presence_penalty": "honoured",
+    "frequency_penalty": "honoured",
+    "repetition_penalty": "honoured",
+    "logit_bias": "honoured",
+    "logprobs": "honoured",
+    "top_logprobs": "honoured",
+    "n": "honoured",
+    "tools": "honoured",
+    "tool_choice": "honoured",
+    "parallel_tool_calls": "honoured",
+    "response_format": "honoured",
+    "structured_outputs": "honoured",
+    "reasoning_effort": "honoured",
+    "max_reasoning_tokens": "honoured",
+    "thinking_budget": "honoured",
     "user": "neutral",
     "metadata": "neutral",
     "store": "neutral",
@@ -32,10 +50,6 @@ FIELDS: dict[str, Disposition] = {
     "prompt_cache_key": "neutral",
     "safety_identifier": "neutral",
     "prediction": "neutral",
-    "reasoning_effort": "neutral",
-    "max_reasoning_tokens": "neutral",
-    "thinking_budget": "neutral",
-    "parallel_tool_calls": "neutral",
     "audio": "refused",
     "functions": "refused",
     "function_call": "refused",
@@ -43,20 +57,38 @@ FIELDS: dict[str, Disposition] = {
     "verbosity": "refused",
 }
 
-# Fields of the API that the engine cannot honour yet: only their "off" value is accepted.
-OFF_VALUES: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-}
+EFFORTS: dict[str, Effort] = {
+    "none": "none", "off": "none", "disabled": "none", "minimal": "minimal", "low": "low",
+    "medium": "medium", "high": "high", "xhigh": "high", "max": "high", "ultra": "high",
+}  # fmt: skip
+
+
+def thinking_wish(body: dict[str, Any]) -> ThinkingWish:
+    """What the request says about reasoning. An effort that nobody knows says nothing."""
+    limits = (
+        integer(body, name, low=0, high=MOST_TOKENS)
+        for name in ("max_reasoning_tokens", "thinking_budget")
+    )
+    given = [limit for limit in limits if limit is not None]
+    effort = body.get("reasoning_effort")
+    if effort is not None and not isinstance(effort, str):
+        raise bad_field("reasoning_effort", "'reasoning_effort' must be text, such as 'low'.")
+    is_on = (body.get("chat_template_kwargs") or {}).get("enable_thinking")
+    if is_on is not None and not isinstance(is_on, bool):
+        name = "chat_template_kwargs"
+        raise bad_field(name, f"'{name}.enable_thinking' must be true or false.")
+    return ThinkingWish(is_on, given[0] if given else None, EFFORTS.get(effort or ""))
+
+
+def top_logprobs(body: dict[str, Any]) -> int | None:
+    """How many likeliest tokens to show beside the chosen one; None for no log-probabilities."""
+    count = integer(body, "top_logprobs", low=0, high=TOP_LOGPROBS)
+    if not flag(body, "logprobs", default=False):
+        if count:
+            message = "'top_logprobs' needs 'logprobs' to be true."
+            raise bad_field("top_logprobs", message)
+        return None
+    return count or 0
 
 
 def template_args(body: dict[str, Any]) -> dict[str, Any] | None:

@@ -6,9 +6,11 @@ text, a list of parts, null, or missing, in any role.
 
 from typing import Any
 
-from gateway.surfaces.chat.fields import FIELDS, OFF_VALUES, template_args
+from gateway.surfaces.answer_format import read_answer_format
+from gateway.surfaces.chat.fields import FIELDS, template_args, thinking_wish, top_logprobs
 from gateway.surfaces.fields import bad_field, check_dispositions
 from gateway.surfaces.params import ManagedRequest, managed_request, read_params
+from gateway.surfaces.tools import read_parallel, read_tool_choice, read_tools
 from proto.chat import Call, ImagePart, Message, Part, TextPart, ToolCall
 from proto.limits import MESSAGES
 
@@ -20,10 +22,21 @@ def parse_chat(body: dict[str, Any]) -> ManagedRequest:
 
     Raises: ApiError 400 that names the field and what to change.
     """
-    check_dispositions(body, FIELDS, OFF_VALUES)
+    check_dispositions(body, FIELDS)
     _check_modalities(body)
-    call = Call(model=body["model"], messages=_messages(body), template_args=template_args(body))
-    return managed_request(body, call, read_params(body))
+    tools = read_tools(body)
+    choice = read_tool_choice(body, tools)
+    call = Call(
+        model=body["model"],
+        messages=_messages(body),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=read_parallel(body, choice),
+        answer_format=read_answer_format(body),
+        template_args=template_args(body),
+    )
+    params = read_params(body, top_logprobs=top_logprobs(body))
+    return managed_request(body, call, params, thinking_wish(body))
 
 
 def _messages(body: dict[str, Any]) -> tuple[Message, ...]:

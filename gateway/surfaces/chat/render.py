@@ -6,15 +6,19 @@ said no.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gateway.surfaces.chat.logprobs import logprobs_object
+from gateway.surfaces.chat.reasoning import ReasoningFormat, ShownReasoning
+from gateway.surfaces.usage import timings_object, usage_object
 from proto.chat import reply_message
 from proto.events import (
     CallArguments,
     CallStart,
     Event,
     Finished,
+    Logprobs,
     ReasoningDelta,
     TextDelta,
     Usage,
@@ -28,17 +32,28 @@ class ChatRenderer:
     """Renders one answer. `created`: epoch seconds."""
 
     def __init__(
-        self, *, answer_id: str, model: str, created: int, include_usage: bool | None
+        self,
+        *,
+        answer_id: str,
+        model: str,
+        created: int,
+        include_usage: bool | None,
+        reasoning_format: ReasoningFormat = "reasoning_content",
     ) -> None:
         self._head = {"id": answer_id, "created": created, "model": model}
         self._include_usage = include_usage
+        self._reasoning_format = reasoning_format
+        self._shown = ShownReasoning(reasoning_format)
         self._has_role = False
 
     def chunk(self, event: Event) -> bytes:
         """The bytes of one event in a stream; b"" for events this surface does not show."""
+        return b"".join(self._chunk(shown) for shown in self._shown.events(event))
+
+    def _chunk(self, event: Event) -> bytes:
         match event:
-            case TextDelta(text):
-                return self._delta({"content": text}) if text else b""
+            case TextDelta(text, logprobs):
+                return self._delta({"content": text}, logprobs) if text or logprobs else b""
             case ReasoningDelta(text):
                 return self._delta({"reasoning_content": text}) if text else b""
             case CallStart(index, call_id, name):
@@ -56,8 +71,25 @@ class ChatRenderer:
             case _:
                 return b""
 
-    def whole(self, events: Iterable[Event], finished: Finished) -> bytes:
-        """The JSON body of an answer that is not streamed."""
+    def whole(self, answers: Sequence[tuple[Iterable[Event], Finished]], usage: Usage) -> bytes:
+        """The JSON body of answers that are not streamed, one choice each."""
+        choices = [
+            self._choice(index, [*events], finished)
+            for index, (events, finished) in enumerate(answers)
+        ]
+        body = {
+            **self._head,
+            "object": "chat.completion",
+            "choices": choices,
+            "usage": usage_object(usage),
+        }
+        if len(answers) == 1:
+            body["timings"] = timings_object(answers[0][1])
+        return _dump(body)
+
+    def _choice(self, index: int, events: list[Event], finished: Finished) -> dict[str, Any]:
+        shown = ShownReasoning(self._reasoning_format)
+        events = [one for event in [*events, finished] for one in shown.events(event)]
         reply = reply_message(events)
         message: dict[str, Any] = {"role": "assistant", "content": reply.text}
         if reply.reasoning is not None:
@@ -72,48 +104,38 @@ class ChatRenderer:
                 }
                 for call in reply.calls
             ]
-        choice = {
-            "index": 0,
+        found = [one for event in events if isinstance(event, TextDelta) for one in event.logprobs]
+        return {
+            "index": index,
             "message": message,
-            "logprobs": None,
+            "logprobs": logprobs_object(found) if found else None,
             "finish_reason": finished.reason,
         }
-        return _dump(
-            {
-                **self._head,
-                "object": "chat.completion",
-                "choices": [choice],
-                "usage": usage_object(finished.usage),
-            }
-        )
 
-    def _delta(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    def _delta(
+        self, delta: dict[str, Any], logprobs: tuple[Logprobs, ...] = (), **more: Any
+    ) -> bytes:
         if not self._has_role:
             self._has_role = True
             delta = {"role": "assistant", **delta}
-        return self._event([{"index": 0, "delta": delta, "finish_reason": finish}], **more)
+        choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": None}
+        if logprobs:
+            choice["logprobs"] = logprobs_object(logprobs)
+        return self._event([{**choice, **more}])
 
     def _finish(self, finished: Finished) -> bytes:
-        usage = usage_object(finished.usage)
+        usage = {"usage": usage_object(finished.usage)}
+        timings = {"timings": timings_object(finished)}
+        delta = {} if self._has_role else {"role": "assistant"}
+        choice = {"index": 0, "delta": delta, "finish_reason": finished.reason}
         if self._include_usage is None:
-            return self._delta({}, finished.reason, usage=usage) + DONE
-        last = self._delta({}, finished.reason)
-        return last + (self._event([], usage=usage) if self._include_usage else b"") + DONE
+            return self._event([choice], **usage, **timings) + DONE
+        last = self._event([choice], **timings)
+        return last + (self._event([], **usage) if self._include_usage else b"") + DONE
 
     def _event(self, choices: list[Any], **more: Any) -> bytes:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": choices, **more}
         return b"data: " + _dump(chunk) + b"\n\n"
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Token counts under the names of the chat surface."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
 
 
 def _dump(value: Any) -> bytes:

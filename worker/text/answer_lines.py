@@ -1,0 +1,77 @@
+"""Lines of an answer that hold nothing but a close marker. Knows no reasoning before them.
+
+A model that closes its reasoning twice, or closes what was never open, writes such a line.
+"""
+
+import re
+
+from worker.text.call_syntax import CALL, CALL_END
+from worker.text.json_copy import BLANKS
+
+FENCE_CHARS = 100  # of a line's beginning, where a code fence is looked for
+
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})(.*)", re.DOTALL)
+
+
+class AnswerLines:
+    """Finds them outside of code fences and tool calls; all other text goes through."""
+
+    def __init__(self, close: str, *, has_tools: bool) -> None:
+        self._close = close
+        self._has_tools = has_tools
+        self._held = ""  # a line that may be nothing but the marker
+        self._is_plain = False  # this line has other text
+        self._head = ""
+        self._fence = ""  # the one that is open
+        self._is_in_call = False
+        self._tail = ""  # may begin a call's marker
+
+    def read(self, text: str) -> tuple[str, str | None]:
+        """Text that may go out, and what follows the marker's line if there was one."""
+        out: list[str] = []
+        for match in _LINE.finditer(text):
+            part = match.group()
+            if not (self._is_plain or self._fence or self._is_in_call):
+                part = self._held + part
+                is_marker = part.rstrip(BLANKS) == self._close
+                if is_marker and part.endswith("\n"):
+                    self._held = ""
+                    return "".join(out), text[match.end() :]
+                if is_marker or self._close.startswith(part):
+                    self._held = part
+                    continue
+            out.append(part)
+            self._held = ""
+            self._note(part)
+        return "".join(out), None
+
+    def finish(self) -> str:
+        """What was held back, at the end of the answer."""
+        held, self._held = self._held, ""
+        return "" if held.rstrip(BLANKS) == self._close else held
+
+    def _note(self, part: str) -> None:
+        """Follows what a later line would stand in."""
+        self._is_plain = True
+        self._head += part[: FENCE_CHARS - len(self._head)]
+        if self._has_tools:
+            seen = self._tail + part
+            begun, ended = seen.rfind(CALL), seen.rfind(CALL_END)
+            if begun != ended:
+                self._is_in_call = begun > ended
+            self._tail = seen[-len(CALL) :]
+        if part.endswith("\n"):
+            if not self._is_in_call:
+                self._note_fence()
+            self._is_plain, self._head = False, ""
+
+    def _note_fence(self) -> None:
+        fence = _FENCE.match(self._head)
+        if fence is None:
+            return
+        run, behind = fence.groups()
+        if not self._fence:
+            self._fence = run if "`" not in behind else ""
+        elif run.startswith(self._fence) and not behind.strip():
+            self._fence = ""
