@@ -12,7 +12,7 @@ from proto.worker_settings import Launch
 from worker import prefill
 from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Step
-from worker.kernels.sdpa import SdpaAttention
+from worker.kernels.choice import Heads, choose
 from worker.loading.locate import Checkpoint
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder
@@ -27,11 +27,12 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What others may know of the model. `max_len` and `chunk` in tokens."""
+    """What others may know of the model. `attention`: its kernel. `max_len`, `chunk`: in tokens."""
 
     family: str
     layout: str
     device: str
+    attention: str
     max_len: int
     chunk: int
     slots: int
@@ -156,19 +157,18 @@ def build_engine(
         the model cannot meet.
     """
     settings = launch.settings
-    max_len = max_len_of(launch, machine, checkpoint.config.max_len)
+    config, max_len = checkpoint.config, max_len_of(launch, machine, checkpoint.config.max_len)
+    dtype, device = DTYPES[settings.weights], torch.device(machine.device)
+    shape = Heads(config.head_count, config.kv_head_count, config.head_dim, dtype, device)
+    attention = choose(shape)
     model = Decoder(
-        checkpoint.config,
-        checkpoint.tensors,
-        SdpaAttention(),
-        dtype=DTYPES[settings.weights],
-        device=torch.device(machine.device),
-        max_len=max_len,
+        config, checkpoint.tensors, attention, dtype=dtype, device=device, max_len=max_len
     )
     facts = EngineFacts(
-        family=checkpoint.config.family.name,
+        family=config.family.name,
         layout=settings.weights,
         device=machine.device,
+        attention=attention.name,
         max_len=max_len,
         chunk=machine.chunk,
         slots=machine.slots,
