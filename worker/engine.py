@@ -13,6 +13,7 @@ from worker import prefill
 from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Step
 from worker.kernels.choice import Heads, choose
+from worker.kernels.precision import compute_fp32_in_full
 from worker.loading.locate import Checkpoint
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder
@@ -51,7 +52,7 @@ class Engine:
         self._model = model
         self._sampler = sampler
         self._chunk = machine.chunk
-        self._slot_bytes = _bytes_per_slot(model, facts.max_len)
+        self._slot_bytes = model.cache_bytes(facts.max_len)
         self._free = [self._new_slot() for _ in range(machine.slots)]
 
     @property
@@ -135,14 +136,6 @@ class Engine:
         )
 
 
-def _bytes_per_slot(model: Decoder, length: int) -> int:
-    config = model.config
-    values = 2 * config.attention_layers * config.kv_head_count * config.head_dim
-    kept = values * model.dtype.itemsize * length
-    delta = model.new_cache(1).delta
-    return kept + (0 if delta is None else delta.size_bytes)
-
-
 def build_engine(
     launch: Launch,
     machine: Machine,
@@ -159,6 +152,7 @@ def build_engine(
     settings = launch.settings
     config, max_len = checkpoint.config, max_len_of(launch, machine, checkpoint.config.max_len)
     dtype, device = DTYPES[settings.weights], torch.device(machine.device)
+    compute_fp32_in_full()
     shape = Heads(config.head_count, config.kv_head_count, config.head_dim, dtype, device)
     attention = choose(shape)
     model = Decoder(

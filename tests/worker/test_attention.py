@@ -93,7 +93,7 @@ def test_sdpa_and_what_is_asked_of_flash_are_attention_by_its_definition(rows: R
     q = random(rows.count, shape.heads, shape.head_dim)
     keys, values = (random(length, shape.kv_heads, shape.head_dim) for _ in range(2))
     naive = _naive(q, keys, values, rows.start, window)
-    cache = choice._cache(shape, keys, values, 1)
+    cache = choice._cache(keys, values, 1)
     sight = choice.Sight(1, shape.head_dim**-0.5, window)
     kernels: tuple[Attention, ...] = (SdpaAttention(), FlashAttention(documented_kernel))
     for kernel in kernels:
@@ -116,8 +116,7 @@ def test_flash_is_handed_views_of_the_cache_and_nothing_to_append():
         seen.append({"keys": k_cache, "values": v_cache, **options})
         return documented_kernel(q, k_cache, v_cache, **options)
 
-    shape = _heads("grouped")
-    cache = choice._cache(shape, torch.randn(60, 2, 32), torch.randn(60, 2, 32), 1)
+    cache = choice._cache(torch.randn(60, 2, 32), torch.randn(60, 2, 32), 1)
     q, sight = torch.randn(20, 8, 32), choice.Sight(1, 0.5, 30)
     kernel = FlashAttention(recording)
     kernel.attend(q, sight, cache, Prefill(40, 20))

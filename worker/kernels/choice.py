@@ -58,7 +58,7 @@ def choose(shape: Heads) -> Attention:
 def trial_error(attention: Attention, shape: Heads, rows: Rows, window: int) -> float:
     """How far a kernel is from exact attention over random rows: ‖out − exact‖ / ‖exact‖.
 
-    Exact is sdpa in float32 on the same values. `window`: as in `Sight`.
+    Exact is sdpa in float32 on the same values, on the CPU. `window`: as in `Sight`.
     """
     source = torch.Generator().manual_seed(rows.start + window)
     length, layer = rows.start + rows.count, 1
@@ -70,20 +70,21 @@ def trial_error(attention: Attention, shape: Heads, rows: Rows, window: int) -> 
     keys, values = (random(length, shape.kv_heads, shape.head_dim) for _ in range(2))
     sight = Sight(layer, shape.head_dim**-0.5, window)
     with torch.inference_mode():
-        out = attention.attend(q, sight, _cache(shape, keys, values, layer), rows).float()
-        exact_cache = _cache(shape, keys.float(), values.float(), layer)
-        exact = SdpaAttention().attend(q.float(), sight, exact_cache, rows)
+        out = attention.attend(q, sight, _cache(keys, values, layer), rows).float().cpu()
+        q, keys, values = (part.float().cpu() for part in (q, keys, values))
+        exact = SdpaAttention().attend(q, sight, _cache(keys, values, layer), rows)
         return float((out - exact).norm() / exact.norm())
 
 
-def _cache(shape: Heads, keys: torch.Tensor, values: torch.Tensor, layer: int) -> KvCache:
+def _cache(keys: torch.Tensor, values: torch.Tensor, layer: int) -> KvCache:
+    length, kv_heads, head_dim = keys.shape
     cache = KvCache(
         layers=layer + 1,
-        kv_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        step=len(keys) + 1,  # a row more than is read
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        step=length + 1,  # a row more than is read
         dtype=keys.dtype,
-        device=shape.device,
+        device=keys.device,
     )
     cache.write(layer, 0, keys, values)
     return cache
