@@ -6,13 +6,16 @@ LLAMACPP_VENV ?= .venv-llamacpp
 PEERS_VENV ?= .venv-peers
 PYTEST ?= -q
 BENCH ?=
+GPU_CHECK ?=
+# The machine may reach nothing: whatever Python is there and holds torch.
+GPU_PYTHON ?= $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,python3)
 FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
 FUZZ ?=
 SOAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateway test-llamacpp bench-gateway fuzz soak first-use lint format lock
+.PHONY: help run test test-gateway test-llamacpp bench-gateway gpu-check fuzz soak first-use lint format lock
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +47,9 @@ bench-gateway: ## what a request costs here, in nginx, Envoy and LiteLLM (6 min;
 	@scripts/setup $(GATEWAY_VENV) test
 	@bench/setup-peers $(PEERS_VENV)
 	@$(GATEWAY_VENV)/bin/python -m bench.gateway --tandem $(GATEWAY_VENV)/bin/tandem --peers $(PEERS_VENV)/bin $(BENCH)
+
+gpu-check: ## what the engine is and does on this machine's GPU (8 min at most; GPU_CHECK='--only G1')
+	@$(GPU_PYTHON) scripts/gpu-check $(GPU_CHECK)
 
 fuzz: ## look for inputs that break the gateway (FUZZ_S=600: for so many seconds)
 	@scripts/setup $(FUZZ_VENV) fuzz

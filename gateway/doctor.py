@@ -3,7 +3,6 @@
 Knows every room a little and changes nothing. One finding a line, with its fix.
 """
 
-import importlib.util
 import json
 import os
 import platform
@@ -123,8 +122,14 @@ def _packages() -> Iterator[Finding]:
         yield Finding("warn", "worker packages", f"missing: {', '.join(missing)}", fix)
     else:
         yield Finding("ok", "worker packages", ", ".join(found))
-    flash = importlib.util.find_spec("flash_attn") is not None
-    yield Finding("ok", "flash-attn", "installed" if flash else "not installed (optional, CUDA)")
+    yield Finding("ok", "flash-attn", _flash_attn())
+
+
+def _flash_attn() -> str:
+    try:
+        return f"{version('flash-attn')}, tried by the worker at its start"
+    except PackageNotFoundError:
+        return "not installed: attention is torch's own (sdpa)"
 
 
 def _state(settings: Settings) -> Iterator[Finding]:

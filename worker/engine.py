@@ -14,7 +14,8 @@ from proto.worker_settings import Launch
 from worker import prefill
 from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Step
-from worker.kernels.sdpa import SdpaAttention
+from worker.kernels.choice import Heads, choose
+from worker.kernels.precision import compute_fp32_in_full
 from worker.loading.locate import Checkpoint
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder
@@ -29,11 +30,12 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What others may know of the model. `max_len` and `chunk` in tokens."""
+    """What others may know of the model. `attention`: its kernel. `max_len`, `chunk`: in tokens."""
 
     family: str
     layout: str
     device: str
+    attention: str
     max_len: int
     chunk: int
     slots: int
@@ -60,7 +62,7 @@ class Engine:
         self._model = model
         self._masked = np.asarray(masked_ids, dtype=np.int64)
         self._chunk = machine.chunk
-        self._slot_bytes = _bytes_per_slot(model, facts.max_len)
+        self._slot_bytes = model.cache_bytes(facts.max_len)
         self._free = [self._new_slot() for _ in range(machine.slots)]
         self._side = self._new_slot()  # for short requests; what the others hold is never touched
 
@@ -167,14 +169,6 @@ class Engine:
         )
 
 
-def _bytes_per_slot(model: Decoder, length: int) -> int:
-    config = model.config
-    values = 2 * config.attention_layers * config.kv_head_count * config.head_dim
-    kept = values * model.dtype.itemsize * length
-    delta = model.new_cache(1).delta
-    return kept + (0 if delta is None else delta.size_bytes)
-
-
 def build_engine(
     launch: Launch,
     machine: Machine,
@@ -189,19 +183,19 @@ def build_engine(
         the model cannot meet.
     """
     settings = launch.settings
-    max_len = max_len_of(launch, machine, checkpoint.config.max_len)
+    config, max_len = checkpoint.config, max_len_of(launch, machine, checkpoint.config.max_len)
+    dtype, device = DTYPES[settings.weights], torch.device(machine.device)
+    compute_fp32_in_full()
+    shape = Heads(config.head_count, config.kv_head_count, config.head_dim, dtype, device)
+    attention = choose(shape)
     model = Decoder(
-        checkpoint.config,
-        checkpoint.tensors,
-        SdpaAttention(),
-        dtype=DTYPES[settings.weights],
-        device=torch.device(machine.device),
-        max_len=max_len,
+        config, checkpoint.tensors, attention, dtype=dtype, device=device, max_len=max_len
     )
     facts = EngineFacts(
-        family=checkpoint.config.family.name,
+        family=config.family.name,
         layout=settings.weights,
         device=machine.device,
+        attention=attention.name,
         max_len=max_len,
         chunk=machine.chunk,
         slots=machine.slots,

@@ -148,6 +148,7 @@ class Worker:
             endpoint=launch.endpoint,
             layout=ready.layout,
             device=ready.device,
+            attention=engine.facts.attention,
             threads=machine.threads,
             max_len=ready.max_len,
             row_invariant=ready.row_invariant,

@@ -187,3 +187,21 @@ def test_a_packed_product_that_is_wrong_is_not_used(monkeypatch):
     assert type(product_of(weight)) is PlainProduct
     monkeypatch.setattr(product.PackedProduct, "__init__", _raise)
     assert type(product_of(weight)) is PlainProduct
+
+
+def test_b55_an_engine_computes_fp32_products_in_full_whatever_the_environment_says(folder: Path):
+    torch.set_float32_matmul_precision("high")
+    try:
+        _engine(folder)
+        assert torch.get_float32_matmul_precision() == "highest"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_the_bytes_of_a_cache_are_known_before_it_is_made(any_folder: Path):
+    for weights in ("fp32", "bf16"):
+        model = _engine(any_folder, weights=weights)._model
+        cache = model.new_cache(64)
+        cache.reserve(192)
+        held = cache.kv.size_bytes + (0 if cache.delta is None else cache.delta.size_bytes)
+        assert model.cache_bytes(192) == held

@@ -19,6 +19,10 @@ QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|", 1)
 
 
@@ -53,6 +57,8 @@ class NaiveBpe:
                 return [word for piece in pieces for word in regex.findall(GPT2, piece)]
             case "qwen2":
                 return regex.findall(QWEN2, unicodedata.normalize("NFC", text))
+            case "qwen35":
+                return regex.findall(QWEN35, unicodedata.normalize("NFC", text))
             case "llama-bpe":
                 return regex.findall(LLAMA3, text)
         return regex.findall(GPT2, text)
@@ -67,7 +73,7 @@ class NaiveBpe:
             parts = [*parts[:at], parts[at] + parts[at + 1], *parts[at + 2 :]]
 
 
-@pytest.mark.parametrize("kind", ["smollm", "qwen2", "llama-bpe", "gpt-2"])
+@pytest.mark.parametrize("kind", ["smollm", "qwen2", "qwen35", "llama-bpe", "gpt-2"])
 def test_a_gguf_vocabulary_encodes_as_byte_level_bpe_by_its_definition(kind: str):
     ours, reference = tiny_tokenizer(kind), NaiveBpe(kind)
     for text in (*random_texts(300), *CORPUS):
@@ -125,8 +131,9 @@ def test_a_tokenizer_read_from_its_json_is_the_same_with_the_same_hash():
 
 
 def test_the_hash_tells_tokenizers_apart():
-    hashes = {tiny_tokenizer(kind).hash for kind in ("smollm", "qwen2", "llama-bpe", "gpt-2")}
-    assert len(hashes) == 4
+    kinds = ("smollm", "qwen2", "qwen35", "llama-bpe", "gpt-2")
+    hashes = {tiny_tokenizer(kind).hash for kind in kinds}
+    assert len(hashes) == len(kinds)
     keys = gguf_keys()
     keys["tokenizer.ggml.merges"] = keys["tokenizer.ggml.merges"][:-1]
     assert tokenizer_from_gguf(keys).hash not in hashes

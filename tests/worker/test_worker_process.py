@@ -114,6 +114,9 @@ def test_a_run_from_hello_to_its_end_and_a_drain(start: Any, tmp_path: Path):
         assert isinstance(ready, Ready)
         assert (ready.model, ready.families, ready.layout) == ("tiny", ("llama",), "fp32")
         assert (ready.max_len, ready.row_invariant, ready.slots) == (512, True, 2)
+        assert worker.started.wait(WAIT_S)
+        said = next(json.loads(line) for line in worker.lines if "worker.started" in line)
+        assert (said["device"], said["attention"]) == ("cpu", "sdpa")
         params = {"temperature": 0.9, "max_tokens": 12}
         texts = []
         for run_id in ("r1", "r2"):

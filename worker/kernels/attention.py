@@ -38,6 +38,10 @@ class Sight:
     scale: float
     window: int = 0
 
+    def first_key(self, rows: Rows) -> int:
+        """The first position that any of the rows sees."""
+        return max(0, rows.start + 1 - self.window) if self.window else 0
+
 
 class Attention(Protocol):
     """A kernel: attends over a slot's cache, in which the rows' own keys are written already."""

@@ -19,7 +19,7 @@ class SdpaAttention:
 
     def attend(self, q: Tensor, sight: Sight, kv: KvCache, rows: Rows) -> Tensor:
         """See `Attention.attend`."""
-        first = max(0, rows.start + 1 - sight.window) if sight.window else 0
+        first = sight.first_key(rows)
         keys, values = kv.read(sight.layer, rows.start + rows.count)
         keys, values = keys[:, first:], values[:, first:]  # (kv_heads, length, head_dim)
         match rows:

@@ -80,6 +80,16 @@ class Decoder:
         )
         return SequenceCache(kv, self._new_delta())
 
+    def cache_bytes(self, length: int) -> int:
+        """Bytes that a cache holds of `length` tokens, in all."""
+        config, size = self.config, self.dtype.itemsize
+        held = 2 * config.attention_layers * config.kv_head_count * config.head_dim * size * length
+        if (shape := config.delta) is None:
+            return held
+        state = shape.value_heads * shape.key_dim * shape.value_dim * torch.float32.itemsize
+        conv = (shape.conv_width - 1) * shape.conv_channels * size
+        return held + config.delta_layers * (state + conv)
+
     def _new_delta(self) -> DeltaCache | None:
         if (shape := self.config.delta) is None:
             return None

@@ -18,13 +18,14 @@ from worker.faults import LoadFault
 # Token types of GGUF metadata.
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 
-# Source: llama.cpp `llama-vocab.cpp`; Qwen2's and Llama 3's tokenizer.json.
+# Source: llama.cpp `llama-vocab.cpp`; Qwen2's, Qwen 3.5's and Llama 3's tokenizer.json.
 _LETTERS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?%s+|\p{N}%s"
+    r"| ?[^\s\p{L}%s\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN2_PATTERN = _LETTERS % ""
-LLAMA3_PATTERN = _LETTERS % "{1,3}"
+QWEN2_PATTERN = _LETTERS % (r"\p{L}", "", "")
+QWEN35_PATTERN = _LETTERS % (r"[\p{L}\p{M}]", "", r"\p{M}")
+LLAMA3_PATTERN = _LETTERS % (r"\p{L}", "{1,3}", "")
 
 
 class TextTokenizer:
@@ -127,8 +128,9 @@ def _pre_tokenizer(kind: str) -> tuple[Any, Any, bool]:
     match kind:
         case "smollm":
             return None, pre.Sequence([pre.Digits(individual_digits=True), gpt2]), False
-        case "qwen2":
-            split = pre.Split(Regex(QWEN2_PATTERN), behavior="isolated")
+        case "qwen2" | "qwen35":
+            pattern = QWEN2_PATTERN if kind == "qwen2" else QWEN35_PATTERN
+            split = pre.Split(Regex(pattern), behavior="isolated")
             return normalizers.NFC(), pre.Sequence([split, plain]), False
         case "llama-bpe":
             split = pre.Split(Regex(LLAMA3_PATTERN), behavior="isolated")
