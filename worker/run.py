@@ -11,7 +11,7 @@ from typing import Any
 from proto.events import Logprobs, TokenLogprob
 from proto.messages import Delta, Kind
 from worker import prefill
-from worker.grammar.shortest_end import closing_ids, shortest_end
+from worker.grammar.closing import FormCloser
 from worker.record import RunRecord
 from worker.sampling.chooser import Chooser, Chosen
 from worker.state.slot import Slot
@@ -173,11 +173,11 @@ class Run:
         return ending
 
     def _complete_form(self, ending: Ending) -> Ending | None:
-        """At a cap of ours a form is completed in the shortest way, where there is one."""
+        """At a cap of ours a form is completed, where a short way is found."""
         matcher = self.chooser.matcher
         if matcher is None or self.chooser.is_free:
             return ending
-        path = shortest_end(matcher, closing_ids(self._token_bytes), self._token_bytes)
+        path = FormCloser(self._token_bytes).find(matcher)
         if path is None:
             return ending
         self._end_of_form = deque(path)

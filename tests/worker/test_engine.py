@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from scripted import COMPILER
 from tiny_checkpoints import write_tiny
 
+from proto.chat import AnswerFormat, Call
 from proto.worker_settings import Launch, WorkerSettings
 from worker.engine import Engine, build_engine
 from worker.faults import StartFault
+from worker.grammar.forms import form_of
+from worker.grammar.matcher import Matcher
 from worker.kernels import product
 from worker.kernels.product import PackedProduct, PlainProduct, product_of
 from worker.loading.locate import open_checkpoint
@@ -20,6 +24,7 @@ from worker.settings import Machine, machine_of, max_len_of
 from worker.state.slot import Slot
 
 SEEDED = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.0, seed=11)
+PENALIZED = replace(SEEDED, frequency_penalty=0.4, repetition_penalty=1.1)
 PROMPT = tuple(range(5, 95))
 
 
@@ -205,3 +210,98 @@ def test_the_bytes_of_a_cache_are_known_before_it_is_made(any_folder: Path):
         cache.reserve(192)
         held = cache.kv.size_bytes + (0 if cache.delta is None else cache.delta.size_bytes)
         assert model.cache_bytes(192) == held
+
+
+def _run_to(engine: Engine, prompt: tuple[int, ...], count: int) -> Slot:
+    slot = engine.open(prompt, Chooser(PENALIZED, prompt, matcher=_letters_forever()))
+    _read(engine, slot)
+    _go_on(engine, slot, count)
+    return slot
+
+
+def _letters_forever() -> Matcher:
+    form = form_of(Call("m", (), answer_format=AnswerFormat("regex", "[a-z ]*")), "hermes")
+    assert form is not None
+    return COMPILER.compile(form)
+
+
+def test_a_thawed_slot_goes_on_to_the_byte(any_folder: Path):
+    engine = _engine(any_folder)
+    slot = _run_to(engine, PROMPT, 10)
+    frozen = slot.freeze()
+    first = _go_on(engine, slot, 12)
+    after = slot.freeze()
+    other = engine.open((9,), Chooser(SEEDED, (9,)))  # a slot that held something else
+    engine.read_chunk(other, 1)
+    _go_on(engine, other, 3)
+    for thawed in (slot, other):
+        thawed.thaw(frozen)
+        assert thawed.freeze() == frozen
+        assert _go_on(engine, thawed, 12) == first
+        assert thawed.freeze() == after
+    assert frozen != after
+
+
+@pytest.mark.parametrize("change", ["ctx", "kv_len", "keys", "recurrent", "conv", "chooser"])
+@torch.inference_mode()
+def test_frozen_slots_differ_in_every_part(change: str, tmp_path: Path):
+    write_tiny("qwen3_5", tmp_path)
+    engine = _engine(tmp_path)
+    slot = _run_to(engine, PROMPT, 5)
+    frozen = slot.freeze()
+    assert slot.freeze() == frozen
+    match change:
+        case "ctx":
+            slot.ctx[3] += 1
+        case "kv_len":
+            slot.kv_len -= 1
+        case "keys":
+            slot.cache.kv.read(0, 8)[0][0, 2, 0] += 1e-3
+        case "recurrent":
+            slot.cache.delta.recurrent[0, 0, 0, 0] += 1e-3
+        case "conv":
+            slot.cache.delta.conv[0, 0, 0] += 1e-3
+        case "chooser":
+            slot.chooser.skip(1)
+    assert slot.freeze() != frozen
+
+
+def test_a_prompt_that_another_slot_has_read_gives_the_same_answer(any_folder: Path):
+    engine = _engine(any_folder)
+    second = replace(SEEDED, choice=1)
+    alone = engine.open(PROMPT, Chooser(second, PROMPT))
+    expected = [_read(engine, alone), *_go_on(engine, alone, 10)]
+    engine.close(alone)
+    reader = _open(engine, PROMPT)
+    _read(engine, reader)
+    shared = engine.share(reader)
+    _go_on(engine, reader, 5)  # what the reader writes later is not shared
+    taker = engine.open(PROMPT, Chooser(second, PROMPT))
+    written = [engine.take_shared(taker, shared).token, *_go_on(engine, taker, 10)]
+    assert written == expected
+
+
+def test_tokens_that_are_put_in_are_read_once_and_the_last_is_the_root(any_folder: Path):
+    engine = _engine(any_folder)
+    slot = _open(engine, PROMPT)
+    root = _read(engine, slot)
+    engine.inject(slot, [7, 8, 9])
+    assert (len(slot.ctx), slot.ctx[-4:]) == (slot.kv_len + 1, [root, 7, 8, 9])
+    assert slot.chooser.number == 5
+    written = _go_on(engine, slot, 6)
+    prompt = (*PROMPT, root, 7, 8, 9)
+    as_prompt = engine.open(prompt, Chooser(SEEDED, prompt, number=5))
+    assert [_read(engine, as_prompt), *_go_on(engine, as_prompt, 5)] == written
+
+
+def test_x5_a_side_run_leaves_every_byte_of_the_others(any_folder: Path):
+    engine = _engine(any_folder)
+    main = _run_to(engine, PROMPT, 5)
+    frozen, free = main.freeze(), engine.free_slots
+    side = engine.open((5, 6, 7), Chooser(SEEDED, (5, 6, 7)), is_side=True)
+    assert engine.free_slots == free
+    _read(engine, side)
+    _go_on(engine, side, 20)
+    engine.close(side)
+    assert main.freeze() == frozen
+    assert engine.free_slots == free

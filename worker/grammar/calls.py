@@ -25,7 +25,7 @@ def call_rules(tools: Sequence[Tool], form: CallForm, *, is_parallel: bool) -> s
 
 
 def _hermes_rules(index: int, tool: Tool) -> list[str]:
-    head = _literal(f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": ')
+    head = literal(f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": ')
     return [
         f'tool_{index}: {head} arguments_{index} "}}"',
         f"arguments_{index}: %json {_schema_text(tool.parameters or NO_PARAMETERS)}",
@@ -39,7 +39,7 @@ def _xml_rules(index: int, tool: Tool) -> list[str]:
     names = list(properties) if isinstance(properties, dict) else []
     must = set(required) if isinstance(required, list) else set()
     parts = [f"tool_{index}_{n}" + ("" if name in must else "?") for n, name in enumerate(names)]
-    head = _literal(f"<function={tool.name}>\n")
+    head = literal(f"<function={tool.name}>\n")
     rules = [f'tool_{index}: {head} {" ".join(parts)} "</function>"']
     for n, name in enumerate(names):
         assert isinstance(properties, dict)
@@ -48,21 +48,21 @@ def _xml_rules(index: int, tool: Tool) -> list[str]:
 
 
 def _parameter_rules(rule: str, name: str, part: Any, whole: dict[str, Json]) -> list[str]:
-    opening = _literal(f"<parameter={name}>\n")
+    opening = literal(f"<parameter={name}>\n")
     closing = "\n</parameter>\n"
     if isinstance(part, dict) and part.get("type") == "string":
         if isinstance(values := part.get("enum"), list):
-            texts = " | ".join(_literal(str(value)) for value in values)
-            return [f"{rule}: {opening} ({texts}) {_literal(closing)}"]
+            texts = " | ".join(literal(str(value)) for value in values)
+            return [f"{rule}: {opening} ({texts}) {literal(closing)}"]
         # Any text up to the closing tag: values are raw, nothing in them is escaped.
         return [
             f"{rule}: {opening} {rule}_text",
-            f"{rule}_text[suffix={_literal(closing)}]: /(?s:.*)/",
+            f"{rule}_text[suffix={literal(closing)}]: /(?s:.*)/",
         ]
     value = part if isinstance(part, dict) else {}
     shared: dict[str, Json] = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
     return [
-        f"{rule}: {opening} {rule}_value {_literal(closing)}",
+        f"{rule}: {opening} {rule}_value {literal(closing)}",
         f"{rule}_value: %json {_schema_text({**shared, **value})}",
     ]
 
@@ -77,5 +77,6 @@ def _schema_text(schema: dict[str, Json]) -> str:
     return json.dumps({**schema, "x-guidance": hints}, ensure_ascii=False)
 
 
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def literal(text: str) -> str:
+    """A text as a string of Lark, in which no control character may stand as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from proto.chat import AnswerFormat, Call, Json
 from proto.faults import Refusal
 from proto.limits import GRAMMAR_BYTES, GRAMMAR_CHOICES
-from worker.grammar.calls import CallForm, call_rules
+from worker.grammar.calls import CallForm, call_rules, literal
 
 # Without a bound a small model can write blanks for ever where JSON allows them.
 BLANKS = r"[ \n\r\t]{1,20}"
@@ -76,7 +76,7 @@ def _document(answer: AnswerFormat) -> dict[str, Any] | None:
             if not _are_texts(spec) or not 0 < len(spec) <= GRAMMAR_CHOICES:
                 sentence = f"choice must be a list of 1 to {GRAMMAR_CHOICES} texts, none empty"
                 raise _bad("structured_outputs", sentence)
-            rules = " | ".join(json.dumps(text, ensure_ascii=False) for text in spec)
+            rules = " | ".join(map(literal, spec))
             return {"lark_grammar": f"start: {rules}\n"}
         case "regex" if isinstance(spec, str):
             return {"lark_grammar": f"start: {regex_terminal(spec)}\n"}

@@ -48,9 +48,9 @@ class Matcher:
         bits = np.frombuffer(self.mask(), dtype=np.uint8)
         return np.unpackbits(bits, count=self._width, bitorder="little").astype(np.bool_)
 
-    def forced(self) -> list[int]:
-        """The ids that must come next, as far as only one way is left."""
-        return list(self._matcher.compute_ff_tokens())
+    def forced_bytes(self) -> bytes:
+        """The bytes that must come next, as far as only one way is left."""
+        return bytes(self._matcher.compute_ff_bytes())
 
     def consume(self, token: int) -> None:
         """Goes on by a token that was allowed. Raises: GrammarFault."""

@@ -44,6 +44,7 @@ class SequenceCache:
         if self.delta is not None:
             self.delta.clear()
 
+    @torch.inference_mode()
     def freeze(self, length: int) -> tuple[Tensor, ...]:
         """Copies of what the first `length` tokens left behind; the delta state has no other."""
         kept = self.kv.freeze(length)
@@ -51,6 +52,7 @@ class SequenceCache:
             return kept
         return (*kept, self.delta.recurrent.clone(), self.delta.conv.clone())
 
+    @torch.inference_mode()
     def thaw(self, tensors: tuple[Tensor, ...]) -> None:
         """Takes back what `freeze` gave."""
         keys, values, *delta = tensors
