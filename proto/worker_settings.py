@@ -7,6 +7,8 @@ as JSON when it starts the worker.
 from dataclasses import dataclass, field
 from typing import Literal
 
+WeightLayout = Literal["bf16", "fp32", "int8", "q4", "mixed"]
+
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
@@ -49,7 +51,7 @@ class WorkerSettings:
     model: str = "smollm2"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int = 0
-    weights: Literal["bf16", "fp32"] = "bf16"
+    weights: WeightLayout = "bf16"
     max_len: int = 0
     parallel: int = 1
     slots: int = 0

@@ -19,13 +19,12 @@ from worker.kernels.precision import compute_fp32_in_full
 from worker.loading.locate import Checkpoint
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder
+from worker.models.layouts import Layout
 from worker.models.registry import NAMED_DEFAULTS
 from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
 from worker.settings import Machine, max_len_of
 from worker.state.slot import Slot
-
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ class Engine:
         rows = torch.randn(16, width, generator=torch.Generator().manual_seed(0))
         rows = rows.to(self._model.device)
         alone = torch.cat([self._model.logits(rows[i : i + 1]) for i in range(16)])
-        return all(
+        return self._model.layout.is_row_invariant() and all(
             torch.equal(self._model.logits(rows[:count]), alone[:count]) for count in (2, 3, 8, 16)
         )
 
@@ -184,16 +183,15 @@ def build_engine(
     """
     settings = launch.settings
     config, max_len = checkpoint.config, max_len_of(launch, machine, checkpoint.config.max_len)
-    dtype, device = DTYPES[settings.weights], torch.device(machine.device)
+    layout = Layout(settings.weights, torch.device(machine.device))
     compute_fp32_in_full()
-    shape = Heads(config.head_count, config.kv_head_count, config.head_dim, dtype, device)
-    attention = choose(shape)
-    model = Decoder(
-        config, checkpoint.tensors, attention, dtype=dtype, device=device, max_len=max_len
-    )
+    heads = config.head_count, config.kv_head_count, config.head_dim
+    attention = choose(Heads(*heads, layout.dtype, layout.device))
+    model = Decoder(config, checkpoint.tensors, attention, layout=layout, max_len=max_len)
+    layout.log_unpacked()
     facts = EngineFacts(
         family=config.family.name,
-        layout=settings.weights,
+        layout=layout.name,
         device=machine.device,
         attention=attention.name,
         max_len=max_len,

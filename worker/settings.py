@@ -14,6 +14,7 @@ from worker.faults import StartFault
 CHUNK_CPU, CHUNK_CUDA = 256, 1024  # tokens of prompt forwarded together
 MAX_LEN_CPU = 8192  # positions kept by default on a CPU, where memory is shared with others
 MOST_LANES = 64
+CUDA_LAYOUTS = ("bf16", "fp32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Machine:
 
 
 def machine_of(launch: Launch, *, has_cuda: bool) -> Machine:
-    """Resolves `auto` and 0. Raises: StartFault when CUDA is asked for and absent."""
+    """Resolves `auto` and 0. Raises: StartFault when CUDA is asked for and absent,
+    or there and asked for weights it does not know."""
     settings = launch.settings
     if settings.device == "cuda" and not has_cuda:
         raise StartFault("worker.device is cuda, but this machine offers no CUDA device to torch.")
@@ -40,6 +42,11 @@ def machine_of(launch: Launch, *, has_cuda: bool) -> Machine:
             f"worker.slots is {slots}, fewer than worker.parallel, which is {settings.parallel}."
         )
     is_cuda = has_cuda and settings.device != "cpu"
+    if is_cuda and settings.weights not in CUDA_LAYOUTS:
+        raise StartFault(
+            f"worker.weights is {settings.weights}, which runs on a CPU only: on a CUDA device set "
+            f"it to {' or '.join(CUDA_LAYOUTS)}, or worker.device to cpu."
+        )
     return Machine(
         device="cuda" if is_cuda else "cpu",
         threads=settings.threads or physical_cores(),

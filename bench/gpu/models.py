@@ -16,6 +16,7 @@ from worker.kernels.attention import Attention
 from worker.models.config import ModelConfig
 from worker.models.config_json import config_from_json
 from worker.models.decoder import Decoder
+from worker.models.layouts import Layout
 from worker.models.registry import family_of
 
 SHAKE = 0.1  # of norms and biases
@@ -147,7 +148,8 @@ def build(
     device: torch.device,
 ) -> Decoder:
     """The engine's own decoder over random weights."""
-    return Decoder(config, tensors, attention, dtype=dtype, device=device, max_len=config.max_len)
+    layout = Layout("fp32" if dtype == torch.float32 else "bf16", device)
+    return Decoder(config, tensors, attention, layout=layout, max_len=config.max_len)
 
 
 def random_ids(count: int, vocab_size: int, device: torch.device) -> Tensor:

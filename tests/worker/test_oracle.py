@@ -78,7 +78,7 @@ def test_gate_and_up_of_experts_may_stand_in_one_tensor_of_a_gguf(is_fused: bool
 
 def test_bf16_logits_that_choose_are_computed_in_fp32(tmp_path: Path):
     write_tiny("llama", tmp_path)
-    exact, rounded = build(tmp_path), build(tmp_path, torch.bfloat16)
+    exact, rounded = build(tmp_path), build(tmp_path, "bf16")
     ids = _ids()
     logits = logits_in_chunks(rounded, ids, 64)
     top = logits.topk(64, dim=-1).values

@@ -20,7 +20,7 @@ from wire import Gateway
 from proto.chat import Call, Message, TextPart
 from proto.codec import to_wire
 from proto.messages import Ack, Cancel, Delta, Done, Drain, Hello, Progress, Queued, Ready, Refused
-from proto.worker_settings import Launch, WorkerSettings
+from proto.worker_settings import Launch, WeightLayout, WorkerSettings
 
 HELLO = Hello("g", "i", 1, 1)
 TEMPLATE = (
@@ -205,14 +205,18 @@ def test_what_cannot_start_says_one_sentence(start: Any, tmp_path: Path, changes
 
 
 @pytest.mark.model
-def test_the_embedded_model_knows_the_capital_of_france(embedded_model: Path, tmp_path: Path):
-    settings = WorkerSettings()
+@pytest.mark.parametrize("weights", ["bf16", "int8", "q4", "mixed"])
+def test_the_embedded_model_knows_the_capital_of_france(
+    embedded_model: Path, tmp_path: Path, weights: WeightLayout
+):
+    settings = WorkerSettings(weights=weights)
     launch = _launch(embedded_model, tmp_path, settings=settings)
     worker = WorkerProcess(launch)
     try:
         with Gateway(_endpoint(tmp_path)) as gateway:
             gateway.say(HELLO)
-            assert isinstance(gateway.hear(), Ready)
+            ready = gateway.hear()
+            assert isinstance(ready, Ready) and ready.layout == weights
             question = "What is the capital of France?"
             chat = Call("m", (Message("user", (TextPart(question),)),))
             raw = Call("m", (), prompt="The capital of France is")

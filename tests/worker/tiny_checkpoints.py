@@ -24,10 +24,12 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
+from proto.worker_settings import WeightLayout
 from worker.kernels.attention import Prefill, Step
 from worker.kernels.sdpa import SdpaAttention
 from worker.loading.locate import open_checkpoint
 from worker.models.decoder import Decoder
+from worker.models.layouts import Layout
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 512,
@@ -120,15 +122,14 @@ def write_tiny(kind: str, folder: Path, seed: int = 0, **changes: Any) -> PreTra
     return model
 
 
-def build(path: Path, dtype: torch.dtype = torch.float32, max_len: int = 512) -> Decoder:
+def build(path: Path, layout: WeightLayout = "fp32", max_len: int = 512) -> Decoder:
     """Our model from a folder or a GGUF file."""
     checkpoint = open_checkpoint(path)
     return Decoder(
         checkpoint.config,
         checkpoint.tensors,
         SdpaAttention(),
-        dtype=dtype,
-        device=torch.device("cpu"),
+        layout=Layout(layout, torch.device("cpu")),
         max_len=max_len,
     )
 
@@ -183,17 +184,33 @@ GGUF_SHAPE_KEYS = {
 }
 
 
+NO_LINEARS = ("norm", "conv1d", "gate_inp")
+
+
 def write_gguf_twin(
     model: PreTrainedModel,
     path: Path,
     extra: dict[str, Any] | None = None,
     *,
     is_fused: bool = False,
+    codes: str | None = None,
 ) -> None:
     """Writes transformers' model as the converters of llama.cpp would: names, values, row order.
 
     `extra`: further tensors, by their GGUF names. `is_fused`: gate and up of experts in one tensor.
+    `codes`: the type, such as Q4_1, of linears whose inputs can have it.
     """
+
+    def add(name: str, values: torch.Tensor) -> None:
+        is_linear = values.ndim > 1 and name.startswith("blk.")
+        is_linear = is_linear and not any(word in name for word in NO_LINEARS)
+        if codes is None or not is_linear or values.shape[-1] % 32:
+            writer.add_tensor(name, values.contiguous().numpy())
+            return
+        kind = gguf.GGMLQuantizationType[codes]
+        blocks = gguf.quantize(values.contiguous().numpy(), kind)
+        writer.add_tensor(name, blocks, raw_dtype=kind)
+
     config = model.config
     arch = GGUF_ARCHITECTURES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, arch)
@@ -218,11 +235,11 @@ def write_gguf_twin(
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         if is_fused and name.endswith("experts.gate_up_proj"):
-            writer.add_tensor(f"{names.get_name(name)}.weight", weight.numpy())
+            add(f"{names.get_name(name)}.weight", weight)
             continue
         for converted, values in _converted(name, weight, arch, config):
             gguf_name = names.get_name(converted, try_suffixes=(".weight", ".bias"))
-            writer.add_tensor(gguf_name, values.contiguous().numpy())
+            add(gguf_name, values)
     for name, values in (extra or {}).items():
         writer.add_tensor(name, values)
     writer.write_header_to_file()
@@ -258,7 +275,8 @@ def _converted(name: str, weight: torch.Tensor, arch: str, config: Any) -> Named
 def _converted_delta(name: str, weight: torch.Tensor, arch: str, config: Any) -> Named:
     # convert_hf_to_gguf.py, Qwen3NextModel and Qwen3_5 models
     keys, values = config.linear_num_key_heads, config.linear_num_value_heads
-    key_dim, value_dim, group = 16, 16, values // keys
+    key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
+    group = values // keys
     if name.endswith("dt_bias"):
         name = name.replace("dt_bias", "dt_proj.bias")
     if name.endswith("A_log"):

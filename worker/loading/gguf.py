@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 from torch import Tensor
 
 from proto.limits import GGUF_TENSORS
 from worker.faults import LoadFault
+from worker.kernels.weight import Codes, joined_codes
 from worker.limits import GGUF_KEYS
 from worker.loading.gguf_names import gguf_name_of
+from worker.loading.quant import codes_of
 from worker.models.config import DeltaConfig, ModelConfig
 
 GATE_UP = ".experts.gate_up_proj"
@@ -94,9 +96,13 @@ class GgufFile:
     def values(self, name: str) -> Tensor:
         """A tensor's exact values in float32, [out, in]. `name` is a GGUF name of the file."""
         tensor = self._tensors[name]
-        shape = tuple(int(size) for size in reversed(tensor.shape))
         kind = GGMLQuantizationType(tensor.tensor_type)
-        return torch.from_numpy(dequantize(tensor.data, kind).copy()).reshape(shape)
+        return torch.from_numpy(dequantize(tensor.data, kind).copy()).reshape(_shape_of(tensor))
+
+    def codes(self, name: str) -> Codes | None:
+        """A tensor's own 4-bit codes, [out, in]; None if it has none. `name` as in `values`."""
+        tensor = self._tensors[name]
+        return codes_of(tensor.data, tensor.tensor_type.name, _shape_of(tensor))
 
 
 class GgufTensors:
@@ -119,15 +125,36 @@ class GgufTensors:
             experts, both, hidden = shape
             sides = [self._values(side, (experts, both // 2, hidden)) for side in _sides(name)]
             return torch.cat(sides, dim=1)
-        values = self._values(self._named(name), shape)
+        return self._arranged(name, self._values(self._named(name), shape))
+
+    def codes(self, name: str, shape: tuple[int, ...]) -> Codes | None:
+        """The file's own codes of a tensor that `read` gives, in the same order; else None."""
+        if self._is_apart(name):
+            gate, up = (self._file.codes(side) for side in _sides(name))
+            return None if gate is None or up is None else joined_codes((gate, up))
+        codes = self._file.codes(self._named(name))
+        if codes is None or self._cuts_groups(name, codes.group):
+            return None
+        return codes.arranged(
+            lambda part: self._arranged(name, part.reshape(*shape[:-1], part.shape[-1]))
+        )
+
+    def _arranged(self, name: str, stored: Tensor) -> Tensor:
+        """What the converters did to the order of rows, and of heads in columns, undone."""
         part = name.rpartition("self_attn.")[2].partition(".")[0]
         if self._form.has_pairwise_rows and part in ("q_proj", "k_proj"):
             is_query = part == "q_proj"
             heads = self._config.head_count if is_query else self._config.kv_head_count
-            return _unpermuted(values, heads)
+            return _unpermuted(stored, heads)
         if self._form.has_tiled_values and self._config.delta is not None:
-            return _untiled(values, name.rpartition("linear_attn.")[2], self._config.delta)
-        return values
+            return _untiled(stored, name.rpartition("linear_attn.")[2], self._config.delta)
+        return stored
+
+    def _cuts_groups(self, name: str, group: int) -> bool:
+        """Whether heads that stand in another order in columns begin within groups of codes."""
+        delta = self._config.delta
+        is_reordered = self._form.has_tiled_values and name.endswith("linear_attn.out_proj.weight")
+        return is_reordered and delta is not None and delta.value_dim % group != 0
 
     def _is_apart(self, name: str) -> bool:
         """Whether the gate and up rows of experts are asked for and stand in two tensors."""
@@ -144,6 +171,10 @@ class GgufTensors:
             found = tuple(values.shape)
             raise LoadFault(f"Tensor {gguf_name!r} must have shape {shape}, found {found}.")
         return values.reshape(shape)
+
+
+def _shape_of(tensor: ReaderTensor) -> tuple[int, ...]:
+    return tuple(int(size) for size in reversed(tensor.shape))  # dims are listed fastest first
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from proto.limits import SAFETENSORS_HEADER_BYTES
 from worker.faults import LoadFault
+from worker.kernels.weight import Codes
 
 # Bytes an element takes, of the dtypes that weights may have.
 DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
@@ -72,6 +73,10 @@ class SafetensorsFiles:
         except SafetensorError as fault:
             raise LoadFault(f"{str(path)!r} cannot be read: {fault}.") from fault
         return tensor
+
+    def codes(self, name: str, shape: tuple[int, ...]) -> Codes | None:
+        """None: 4-bit codes are not among the dtypes."""
+        return None
 
     def _stored_as(self, name: str) -> str | None:
         head, _, rest = name.partition(".")

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from worker.kernels.attention import Attention, Rows, Sight
-from worker.kernels.product import Product, product_of
+from worker.kernels.product import Product
+from worker.kernels.weight import Weight, joined
 from worker.models.config import ModelConfig
 from worker.models.layers import HeadNorms
 from worker.models.placement import Placement
@@ -54,18 +55,24 @@ def _in_product(config: ModelConfig, place: Placement) -> Product:
     """Queries, keys, values and gates in one product, head after head."""
     hidden, dim = config.hidden_size, config.head_dim
     wide, narrow = config.head_count * dim, config.kv_head_count * dim
-    keys, values = (place.weight(f"{name}_proj.weight", narrow, hidden) for name in "kv")
+    keys, values = (place.linear(f"{name}_proj.weight", narrow, hidden) for name in "kv")
     if config.family.has_output_gate:
         # Each head's query rows stand before its gate rows.
-        both = place.weight("q_proj.weight", 2 * wide, hidden).view(-1, 2, dim, hidden)
-        queries, gates = both[:, 0].reshape(wide, hidden), both[:, 1].reshape(wide, hidden)
-        return product_of(torch.cat((queries, keys, values, gates)))
-    weight = torch.cat((place.weight("q_proj.weight", wide, hidden), keys, values))
+        both = place.linear("q_proj.weight", 2 * wide, hidden)
+        queries, gates = (_every_second(both, dim, first) for first in (0, 1))
+        return place.layout.product(joined((queries, keys, values, gates)))
+    weight = joined((place.linear("q_proj.weight", wide, hidden), keys, values))
     if not config.family.has_qkv_bias:
-        return product_of(weight)
+        return place.layout.product(weight)
     sizes = (("q", wide), ("k", narrow), ("v", narrow))
-    return product_of(
-        weight, torch.cat([place.weight(f"{name}_proj.bias", size) for name, size in sizes])
+    bias = torch.cat([place.weight(f"{name}_proj.bias", size) for name, size in sizes])
+    return place.layout.product(weight, bias)
+
+
+def _every_second(weight: Weight, dim: int, first: int) -> Weight:
+    """Every second `dim` rows, from the first or the second on."""
+    return weight.arranged(
+        lambda rows: rows.view(-1, 2, dim, rows.shape[-1])[:, first].flatten(0, 1)
     )
 
 

@@ -16,6 +16,7 @@ from worker.models.config import ModelConfig, RopeConfig
 from worker.models.delta import DeltaLayer
 from worker.models.experts import ExpertMlp
 from worker.models.layers import Head, RmsNorm
+from worker.models.layouts import Layout
 from worker.models.placement import Placement, TensorSource
 from worker.models.rope import RopeTable
 from worker.state.cache import DeltaCache, SequenceCache, empty_delta
@@ -33,19 +34,19 @@ class Decoder:
         tensors: TensorSource,
         attention: Attention,
         *,
-        dtype: torch.dtype,
-        device: torch.device,
+        layout: Layout,
         max_len: int,
     ) -> None:
         self.config = config
-        self.dtype = dtype
-        self.device = device
+        self.layout = layout
+        self.dtype = layout.dtype
+        self.device = layout.device
         is_centred = config.family.has_centred_norms and not tensors.has_whole_norms
-        top = Placement(tensors, dtype, device, is_centred=is_centred)
+        top = Placement(tensors, layout, is_centred=is_centred)
         place = top.below("model")
         width = (config.vocab_size, config.hidden_size)
         self._embedding = place.weight("embed_tokens.weight", *width)
-        self._scale = _embedding_scale(config, dtype)
+        self._scale = _embedding_scale(config, layout.dtype)
         self._layers = _layers(config, place, attention, max_len)
         self._norm = place.norm("norm.weight", config.hidden_size, config.rms_norm_eps)
         tied = self._embedding if config.is_tied else top.weight("lm_head.weight", *width)
@@ -110,7 +111,7 @@ class _Layer:
             return place.norm(f"{name}.weight", config.hidden_size, config.rms_norm_eps)
 
         is_normed_twice = config.family.has_output_norms
-        self._dtype = place.dtype
+        self._dtype = place.layout.dtype
         self._mixer = mixer
         self._mlp = _mlp(config, place.below("mlp"), index)
         self._input_norm = norm("input_layernorm")
@@ -133,7 +134,7 @@ def _layers(
 ) -> list[_Layer]:
     def table(rope: RopeConfig) -> RopeTable:
         table = RopeTable(rope, rotary_dim=config.rotary_dim, positions=max_len)
-        return table.to(place.device)
+        return table.to(place.layout.device)
 
     full_rope = table(config.rope)
     window_rope = full_rope if config.window_rope is None else table(config.window_rope)

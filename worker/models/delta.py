@@ -12,7 +12,8 @@ from torch.nn.functional import rms_norm, silu, softplus
 from worker.kernels import delta_rule
 from worker.kernels.attention import Prefill, Rows, Step
 from worker.kernels.delta_rule import DeltaInputs, line_reach
-from worker.kernels.product import Product, product_of
+from worker.kernels.product import Product
+from worker.kernels.weight import Arrange, Weight
 from worker.models.config import DeltaConfig, ModelConfig
 from worker.models.placement import Placement
 from worker.state.cache import DeltaCache, SequenceCache
@@ -127,21 +128,28 @@ def _in_product(config: ModelConfig, shape: DeltaConfig, place: Placement) -> Pr
         parts = _ungrouped(place, "in_proj_qkvz.weight", dims, shape.key_heads, hidden)
     else:
         parts = [
-            place.weight("in_proj_qkv.weight", shape.conv_channels, hidden),
-            place.weight("in_proj_z.weight", shape.values_width, hidden),
+            place.linear("in_proj_qkv.weight", shape.conv_channels, hidden),
+            place.linear("in_proj_z.weight", shape.values_width, hidden),
         ]
     if place.has("in_proj_ba.weight"):
-        parts += _ungrouped(place, "in_proj_ba.weight", [group, group], shape.key_heads, hidden)
+        gates = _ungrouped(place, "in_proj_ba.weight", [group, group], shape.key_heads, hidden)
     else:
-        parts += [
-            place.weight(f"in_proj_{name}.weight", shape.value_heads, hidden) for name in "ba"
-        ]
-    return product_of(torch.cat(parts))
+        names = ("in_proj_b.weight", "in_proj_a.weight")
+        gates = [place.linear(name, shape.value_heads, hidden) for name in names]
+    return place.layout.product_with_gates(parts, gates)
 
 
 def _ungrouped(
     place: Placement, name: str, dims: list[int], heads: int, hidden: int
-) -> list[Tensor]:
+) -> list[Weight]:
     """The rows of each part from a tensor that holds `dims` rows of them for each key head."""
-    stored = place.weight(name, heads * sum(dims), hidden).view(heads, -1, hidden)
-    return [part.reshape(-1, hidden) for part in torch.split(stored, dims, dim=1)]
+    stored = place.linear(name, heads * sum(dims), hidden)
+
+    def part(index: int) -> Arrange:
+        def rows_of(stored: Tensor) -> Tensor:
+            grouped = stored.view(heads, -1, stored.shape[-1])
+            return torch.split(grouped, dims, dim=1)[index].flatten(0, 1)
+
+        return rows_of
+
+    return [stored.arranged(part(index)) for index in range(len(dims))]

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from worker.kernels.product import product_of
+from worker.kernels.product import Product, product_of
+from worker.kernels.weight import Weight
 from worker.models.config import ExpertConfig, ModelConfig
 from worker.models.layers import GatedMlp
 from worker.models.placement import Placement
@@ -41,6 +42,10 @@ def _experts(config: ModelConfig, experts: ExpertConfig, place: Placement) -> li
     activation = config.family.activation
     if not place.has("gate_up_proj"):  # one by one, as checkpoints are published
         return [place.below(str(i)).mlp(hidden, width, activation) for i in range(count)]
-    gate_up = place.weight("gate_up_proj", count, 2 * width, hidden)
-    down = place.weight("down_proj", count, hidden, width)
-    return [GatedMlp(product_of(gate_up[i]), product_of(down[i]), activation) for i in range(count)]
+    gate_up = place.linear("gate_up_proj", count, 2 * width, hidden)
+    down = place.linear("down_proj", count, hidden, width)
+
+    def product(weight: Weight, index: int) -> Product:
+        return place.layout.product(weight.arranged(lambda of_all: of_all[index]))
+
+    return [GatedMlp(product(gate_up, i), product(down, i), activation) for i in range(count)]
