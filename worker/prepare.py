@@ -130,13 +130,14 @@ class Preparer:
     def _syntax(self, submit: Submit, *, is_open: bool) -> AnswerSyntax:
         call, template = submit.call, self._writer.template
         is_chat = call.prompt is None and template is not None
+        reasoning = template.reasoning if template and is_chat else NO_REASONING
         mode = call.tool_choice.mode
         is_forced = mode in ("required", "named")
         return AnswerSyntax(
             stops=submit.params.stop[:STOP_STRINGS_USED],
-            reasoning=template.reasoning if template and is_chat else NO_REASONING,
+            reasoning=reasoning,
             is_open=is_open,
-            is_thinking=submit.plan.thinking.on,
+            is_thinking=submit.plan.thinking.on and reasoning.opens != "none",
             tools=() if mode == "none" else call.tools,
             tool_stream=submit.plan.tool_stream,
             most_calls=1 if is_forced and not call.parallel_tool_calls else None,

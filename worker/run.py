@@ -66,7 +66,7 @@ class Run:
         self.shared: Any = None  # the state of its prompt, where another run has read it
         self.told_s = prepared.arrival.arrived_s  # when it last heard of its place or progress
         self.wish: Ending | None = None  # an end asked for from outside
-        self.is_thinking = submit.plan.thinking.on
+        self.is_thinking = prepared.syntax.is_thinking
         self.thinking_closed_by: str | None = None
         self._budget = submit.plan.thinking.budget
         self._closing = prepared.closing

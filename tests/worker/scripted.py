@@ -50,6 +50,21 @@ def ending_after(count: int) -> Script:
     return lambda prompt, number: END if number > count else letters(prompt, number)
 
 
+def saying(text: str) -> Script:
+    """Writes a text token by token, then ends. Tokens that were put in are not written again."""
+    ids = TOKENIZER.encode(text)
+
+    def script(ctx: tuple[int, ...], number: int) -> int:
+        return ids[number - 1] if number <= len(ids) else END
+
+    return script
+
+
+def writer_of(source: str) -> PromptWriter:
+    """A writer with this template."""
+    return PromptWriter(TOKENIZER, ChatTemplate(source, {}, datetime.now))
+
+
 class Clock:
     """Seconds that pass when a test says so."""
 
@@ -133,7 +148,9 @@ class Bench:
 
     def __init__(self, script: Script = letters, **changes: Any) -> None:
         self.clock = Clock()
-        self.engine = ScriptedEngine(script, self.clock, chunk=changes.pop("chunk", 16))
+        self.engine = ScriptedEngine(
+            script, self.clock, slots=changes.pop("slots", 2), chunk=changes.pop("chunk", 16)
+        )
         self.to_preparer: Inbox = Inbox(changes.pop("preparing", 16))
         self.to_loop: Inbox = Inbox()
         self.outbox = Outbox()
@@ -156,7 +173,7 @@ class Bench:
             clock=self.clock,
         )
         self.preparer = Preparer(
-            WRITER,
+            changes.pop("writer", WRITER),
             SamplingDefaults(),
             COMPILER,
             max_len=max_len,
