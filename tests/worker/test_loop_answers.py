@@ -224,7 +224,8 @@ def test_where_the_model_may_reason_a_form_makes_the_prompt_open_the_block():
 @given(
     st.lists(
         st.sampled_from(["a", "é", "😀", "👩‍👩‍👧", "\n\n", " stop", "STO", "P",
-                         "<tool_call>", HERMES, XML, "</think>", "<think>", "語", "```\n", "{", '"', "x < y "]),
+                         "<tool_call>", HERMES, XML, "</think>", "<think>", "語", "```\n", "{", '"',
+                         "x < y "]),
         min_size=1, max_size=8,
     ),
     st.sampled_from([PLAIN, OPENING, CHOOSING]),
