@@ -133,7 +133,7 @@ def test_stop_strings_and_limits_end_the_answer(server: Server) -> None:
     ("fields", "param"),
     [
         ({"temperature": 3}, "temperature"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
         ({"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}]},
          "messages"),
