@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -418,6 +419,39 @@ def test_a_short_request_is_served_beside_a_long_answer_that_stays_the_same(
     thread.join()
     assert was_beside and set(shorts) <= {"cat", "dog"}
     assert found == [alone]
+
+
+PIECES = [
+    "the fox",
+    "日本語",
+    "😀👩‍👩‍👧",
+    "e\u0301",
+    "\n\n",
+    "مرحبا",
+    "x = 1",
+    "¿",
+    "\U0001f1e9\U0001f1ea",
+]
+
+
+def test_streamed_answers_are_the_whole_ones_for_a_hundred_prompts(server: Server) -> None:
+    source = random.Random(0)
+    stopped = 0
+    for seed in range(100):
+        prompt = " ".join(source.choice(PIECES) for _ in range(source.randint(1, 6)))
+        fields = {
+            **DRAWN, "seed": seed, "max_tokens": 30,
+            "stop": [source.choice("etaoin s") for _ in range(source.randint(0, 2))] or None,
+            "messages": [{"role": "user", "content": prompt}],
+        }  # fmt: skip
+        whole = ask(server, **fields)
+        content, chunks = streamed(server, **fields)
+        choice = whole["choices"][0]
+        assert content == choice["message"]["content"], seed
+        assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
+        assert chunks[-1]["usage"] == whole["usage"]
+        stopped += choice["finish_reason"] == "stop"
+    assert 20 < stopped < 80  # both ends were seen
 
 
 # Completions.

@@ -13,13 +13,22 @@ from gateway.errors import ApiError
 from gateway.surfaces.chat.fields import FIELDS
 from gateway.surfaces.chat.parse import parse_chat
 from gateway.surfaces.chat.render import ChatRenderer
+from gateway.surfaces.choices import merged
 from gateway.surfaces.completions.parse import parse_completion
 from gateway.surfaces.completions.render import CompletionRenderer
 from gateway.surfaces.encoding import decoded_body
 from gateway.surfaces.envelope import edited, model_of, read_envelope, value_edit
 from gateway.surfaces.sse import RecordTooLarge, SseEvent, SseParser
 from proto.chat import ImagePart, ToolCall
-from proto.events import Event, Finished, TextDelta, Timings, Usage
+from proto.events import (
+    Event,
+    Finished,
+    ReasoningDelta,
+    Speculation,
+    TextDelta,
+    Timings,
+    Usage,
+)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -407,3 +416,59 @@ def test_a_number_may_have_any_length_and_keeps_its_form() -> None:
     assert envelope.fields["a"] == float("inf") and envelope.fields["model"] == "m"
     replaced = edited(envelope.text, [value_edit(envelope, "model", "n")])
     assert replaced == raw.replace(b'"m"', b'"n"')
+
+
+@pytest.mark.parametrize("form", ["reasoning_content", "tags", "both"])
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(TextDelta, st.text(max_size=3)),
+            st.builds(ReasoningDelta, st.text(max_size=3)),
+        ),
+        max_size=6,
+    )
+)
+@settings(max_examples=50)
+def test_reasoning_is_shown_alike_in_a_stream_and_a_whole_answer(
+    form: Any, events: list[Event]
+) -> None:
+    def made() -> ChatRenderer:
+        return ChatRenderer(
+            answer_id="c", model="m", created=1, include_usage=None, reasoning_format=form
+        )
+
+    writer = made()
+    parsed = SseParser().feed(b"".join(writer.chunk(event) for event in [*events, FINISHED]))
+    deltas = [
+        choice["delta"] for record in parsed[:-1] for choice in json.loads(record.data)["choices"]
+    ]
+    message = json.loads(made().whole([(events, FINISHED)], FINISHED.usage))["choices"][0][
+        "message"
+    ]
+    for field in ("content", "reasoning_content"):
+        assert "".join(delta.get(field, "") for delta in deltas) == (message.get(field) or "")
+    reasoned = any(isinstance(event, ReasoningDelta) and event.text for event in events)
+    assert ("reasoning_content" in message) is (reasoned and form != "tags")
+    if reasoned and form != "reasoning_content":
+        assert message["content"].count("<think>") >= message["content"].count("</think>") > 0
+
+
+def test_tags_stand_around_the_reasoning_and_before_the_text() -> None:
+    writer = ChatRenderer(
+        answer_id="c", model="m", created=1, include_usage=None, reasoning_format="tags"
+    )
+    events: list[Event] = [ReasoningDelta("a"), ReasoningDelta("b"), TextDelta("c")]
+    answer = json.loads(writer.whole([(events, FINISHED)], FINISHED.usage))
+    assert answer["choices"][0]["message"]["content"] == "<think>\nab\n</think>\n\nc"
+
+
+def test_several_answers_count_their_prompt_once() -> None:
+    one = Finished("stop", "eos", Usage(7, 3, 2, 1, upstream_output_tokens=4),
+                   Timings(1, 10, 11, 20, 31, 7), Speculation(3, 3))  # fmt: skip
+    two = Finished("length", "max_tokens", Usage(7, 5, 0, 2, upstream_output_tokens=6),
+                   Timings(30, 1, 31, 40, 71, 0), Speculation(5, 5))  # fmt: skip
+    both = merged([one, two])
+    assert both.usage == Usage(7, 8, 2, 3, upstream_output_tokens=10)
+    assert both.timings == Timings(1, 10, 11, 60, 71, 7)
+    assert (both.speculation.rounds, both.reason) == (8, "stop")
+    assert merged([two]) == two

@@ -82,6 +82,7 @@ class ScriptedEngine:
         self.script = script
         self.chunk_s = self.round_s = 0.0
         self.fault: Exception | None = None
+        self.is_consuming = False  # what is written goes through the run's grammar as well
         self._clock = clock
         self._chunk = chunk
         self.steps: list[Slot] = []  # whose turn it was, in order
@@ -133,6 +134,8 @@ class ScriptedEngine:
 
     def _write(self, slot: Slot) -> Chosen:
         token = self.script(tuple(slot.ctx), slot.chooser.number)
+        if self.is_consuming and slot.chooser.matcher is not None:
+            slot.chooser.matcher.consume(token)
         slot.chooser.skip(1)
         slot.commit_choice(token)
         return Chosen(token)

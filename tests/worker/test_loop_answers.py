@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import END, TOKENIZER, Bench, saying, submit, writer_of
@@ -244,3 +245,48 @@ def test_b33_b38_streamed_and_held_say_the_same(parts, template, stops, has_tool
     live, held = said
     if live[3] != "stop" or not has_tools:  # a call that never ends is text when it was held
         assert live == held
+
+
+# One record of it all.
+
+
+def test_b44_usage_is_the_same_in_the_answer_the_log_and_the_metrics():
+    with structlog.testing.capture_logs() as lines:
+        bench, done = _run("hm</think>yes", OPENING, plan=Plan(thinking=Thinking(True, 50)))
+    (line,) = [line for line in lines if line["event"] == "run.finished"]
+    usage = done.usage
+    for name in ("prompt_tokens", "completion_tokens", "reasoning_tokens", "hidden_tokens"):
+        assert line[name] == getattr(usage, name), name
+    assert usage.upstream_output_tokens == usage.completion_tokens + usage.hidden_tokens
+    counted = {
+        sample.labels["kind"]: sample.value
+        for sample in bench.loop._metrics.samples({})
+        if sample.name.endswith("generated_tokens_total")
+    }
+    assert counted["reasoning"] == usage.reasoning_tokens
+    assert sum(counted.values()) == usage.upstream_output_tokens
+
+
+def test_b46_the_first_delta_has_a_token():
+    bench, done = _run("hm</think>yes", OPENING, plan=THINKING, params={"stop": ("yesterday",)})
+    assert all(delta.ids for delta in bench.messages(Delta))
+    assert done.timings.ttft_ms == done.timings.queue_ms + done.timings.prompt_ms
+
+
+def test_a_capped_form_is_completed_and_a_limit_of_the_client_is_not():
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    call = _call(answer_format=AnswerFormat("json_schema", schema))
+    begun = TOKENIZER.encode('{"a": "')
+    for plan, params, finish in (
+        (Plan(cap=len(begun)), {}, ("stop", "schema")),
+        (Plan(), {"max_tokens": len(begun)}, ("length", "max_tokens")),
+        (Plan(cap=len(begun)), {"max_tokens": len(begun) - 1}, ("length", "max_tokens")),
+    ):
+        bench = Bench(saying('{"a": "' + "x" * 50), writer=writer_of(CHOOSING))
+        bench.engine.is_consuming = True
+        bench.hello()
+        bench.say(submit(call=call, plan=plan, params={"temperature": 0.0, **params}))
+        done = bench.turn_until_done("r1")
+        assert (done.finish, done.detail) == finish
+        text = _of_kind(bench, "text")
+        assert (json.loads(text) == {"a": ""}) if finish[0] == "stop" else text.startswith("{")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from gguf import GGUFReader
+from near_ties import compared
 from tiny_checkpoints import (
     KINDS,
     build,
@@ -17,7 +18,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from worker.kernels.attention import Prefill, Step
+from worker.loading.gguf import GgufFile
 from worker.models.decoder import Decoder
+from worker.text.tokenizer import tokenizer_from_gguf
 
 TINY_TOLERANCE = 1e-5
 EMBEDDED_TOLERANCE = 1e-3
@@ -126,3 +129,67 @@ def _loaded_by_transformers(path: Path) -> LlamaForCausalLM:
     assert missing == ["lm_head.weight"] and not unexpected  # tied
     model.tie_weights()
     return model
+
+
+PROMPTS = (
+    "What is the capital of France?", "Write a haiku about rain.", "What is 17 + 25?",
+    "Name three fruits.", "Explain gravity to a child.", "Translate 'good morning' to Spanish.",
+    "Write a Python function that adds two numbers.", "Who wrote Hamlet?",
+    "Give me a recipe for pancakes.", "What is a prime number?", "Describe a sunset.",
+    "List the days of the week.", "Why is the sky blue?", "Tell me a joke.",
+    "What does HTTP mean?", "Write a short mail to decline an invitation.",
+    "How many legs has a spider?", "Summarize the story of Cinderella.", "What is photosynthesis?",
+    "Give a synonym for 'happy'.",
+)  # fmt: skip
+
+
+@pytest.mark.model
+def test_the_embedded_model_in_bf16_writes_the_oracles_text_but_for_near_ties(
+    embedded_model: Path, capsys: pytest.CaptureFixture[str]
+):
+    """The oracle computes in fp32 with the same weights, rounded to bf16 as ours are.
+
+    Where a token differs the oracle's is forced, so that the whole text is compared.
+    """
+    oracle = _loaded_by_transformers(embedded_model).bfloat16().float()
+    text = tokenizer_from_gguf(GgufFile.open(embedded_model).keys)
+    model = build(embedded_model, "bf16")
+    ours, theirs = [], []
+    for prompt in PROMPTS:
+        turn = f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+        prompt_ids = torch.tensor(text.encode(turn))
+        logits = _greedy_of(oracle, prompt_ids, 16)
+        written = logits.argmax(-1)
+        ids = torch.cat((prompt_ids, written[:-1]))
+        theirs.append(logits)
+        ours.append(_logits_behind(model, ids, len(prompt_ids)))
+    found = compared(torch.cat(ours), torch.cat(theirs))
+    with capsys.disabled():
+        print(f"\nembedded model, bf16, {len(PROMPTS)} prompts against the oracle: {found}")
+    assert found.holds()
+
+
+@torch.inference_mode()
+def _greedy_of(oracle: LlamaForCausalLM, prompt: torch.Tensor, count: int) -> torch.Tensor:
+    """The oracle's logits of `count` rows of its own greedy text: (count, vocab)."""
+    out = oracle(prompt[None], use_cache=True)
+    rows = [out.logits[0, -1:]]
+    while len(rows) < count:
+        cache = getattr(out, "cache", None) or out.past_key_values
+        name = "cache" if hasattr(out, "cache") else "past_key_values"
+        out = oracle(rows[-1].argmax(-1)[None], use_cache=True, **{name: cache})
+        rows.append(out.logits[0, -1:])
+    return torch.cat(rows)
+
+
+@torch.inference_mode()
+def _logits_behind(model: Decoder, ids: torch.Tensor, prompt: int) -> torch.Tensor:
+    """Our logits where the answer's tokens are chosen, one step a token: (rows, vocab)."""
+    cache = model.new_cache(512)
+    hidden = model.forward(ids[:prompt], cache, Prefill(0, prompt))
+    rows = [model.logits(hidden[-1:])]
+    for position in range(prompt, len(ids)):
+        rows.append(
+            model.logits(model.forward(ids[position : position + 1], cache, Step(position)))
+        )
+    return torch.cat(rows)

@@ -54,6 +54,12 @@ def test_noise_is_that_of_the_definition(seed, choice, retry, number, ids):
     assert noise.tolist() == pytest.approx(expected, rel=1e-12)
 
 
+def test_b59_a_call_that_is_written_again_is_drawn_otherwise():
+    ids = np.arange(50)
+    first, again = (gumbel_noise(_sampling(retry=n), 3, ids).argmax() for n in (0, 1))
+    assert first != again
+
+
 def test_noise_has_golden_values():
     noise = gumbel_noise(_sampling(seed=42), 7, np.array([0, 1, 49_151]))
     assert noise.tolist() == pytest.approx(GOLDEN_NOISE, rel=1e-12)

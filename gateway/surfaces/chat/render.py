@@ -19,6 +19,7 @@ from proto.events import (
     Event,
     Finished,
     Logprobs,
+    Reading,
     ReasoningDelta,
     TextDelta,
     Usage,
@@ -66,6 +67,8 @@ class ChatRenderer:
             case Waiting(position, est_wait_ms):
                 seconds = round(est_wait_ms / 1000)
                 return f": waiting at position {position}, about {seconds} s\n\n".encode()
+            case Reading(_, done, total):
+                return f": read {done:,} of {total:,} tokens\n\n".encode()
             case Finished():
                 return self._finish(event)
             case _:
