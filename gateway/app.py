@@ -86,7 +86,7 @@ class Gateway:
         self.asking = AskingRelay(relay)
         ledger.budgets.settle_ended = self.closing.settle_all
         self.pipeline = Pipeline(
-            routing=build_routing(settings, self.client),
+            routing=build_routing(settings, self.client, self.engine),
             relay=relay,
             asking=self.asking,
             managed=_managed(self.engine, settings),
@@ -167,7 +167,7 @@ class Gateway:
         if (exposure := open_to_everybody(settings)) is not None:
             raise SettingsError([exposure])
         auth, prices = Auth(settings), PriceList(settings.prices)
-        routing = build_routing(settings, self.client, self.pipeline.routing)
+        routing = build_routing(settings, self.client, self.engine, self.pipeline.routing)
         self.settings, self.auth = settings, auth
         self.ledger.books.use_prices(prices.price)
         self.ledger.budgets.use(auth.budgets(), prices)
@@ -213,7 +213,10 @@ class Gateway:
 
 
 def build_routing(
-    settings: Settings, client: UpstreamClient, before: Routing | None = None
+    settings: Settings,
+    client: UpstreamClient,
+    engine: EngineLink | None,
+    before: Routing | None = None,
 ) -> Routing:
     """Backends, their models and the names that lead to them, under one configuration.
 
@@ -229,7 +232,7 @@ def build_routing(
     catalog = Catalog(backends, client, settings.server.models_cache_s, time.monotonic)
     if before is not None:
         catalog.take_over(before.catalog)
-    table = RoutingTable(settings, catalog.listed)
+    table = RoutingTable(settings, catalog.listed, lambda: engine is None or engine.can_embed)
     catalog.on_change = table.forget
     return Routing(
         table=table,

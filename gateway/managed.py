@@ -19,6 +19,7 @@ from gateway.backends.engine import (
     no_engine,
     refusal_error,
 )
+from gateway.embedding import serve_embeddings
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.ledger.entry import Entry, Outcome
@@ -60,6 +61,8 @@ class Managed:
 
         Raises: ApiError before anything was sent to the client; ClientLeft, CutShort.
         """
+        if exchange.surface == "embeddings":
+            return await serve_embeddings(self._engine, exchange, request, target, entry)
         parsed = MANAGED[exchange.surface].parse(clean(request.envelope.fields))
         answer = Answer(
             exchange, parsed, target, created=int(self._wall()),

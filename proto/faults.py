@@ -13,7 +13,7 @@ from typing import Literal
 
 RefusalCode = Literal[
     "busy", "draining", "unknown_run", "stale_epoch", "trimmed", "prompt_mismatch", "too_long",
-    "bad_request", "version", "bad_message",
+    "bad_request", "version", "bad_message", "internal",
 ]  # fmt: skip
 
 

@@ -27,6 +27,8 @@ GRAMMAR_BYTES = 256 * 1024  # a schema, a pattern or a grammar
 GRAMMAR_CHOICES = 256  # alternatives of a `choice`
 STOP_STRINGS_USED = 4  # the first four count, as at the OpenAI API
 STOP_STRINGS = 64  # more than this many is a 400
+EMBED_TEXTS = 2_048  # in one embeddings request, as at the OpenAI API: 400 beyond
+EMBED_TEXTS_ASKED = 16  # of them in one message to the worker: others wait for no more than that
 TEMPLATE_ARGS_BYTES = 4 * 1024  # chat_template_kwargs as JSON
 
 # Forms (multipart bodies of audio and image calls).

@@ -8,6 +8,7 @@ from worker.run import Run
 
 QUEUE_FULL_RETRY_MS = 5_000
 QUEUE_TIMEOUT_RETRY_MS = 10_000
+DRAINING_RETRY_MS = 30_000
 REPEAT_S = 10.0  # how often a waiting run hears its place
 
 # Start values of the moving averages, about those of a small model on two cores.
@@ -67,7 +68,7 @@ class Queue:
     def add(self, run: Run) -> None:
         """Takes a place. Raises: Refusal (`busy`) when all are taken."""
         if self.is_full:
-            raise Refusal("busy", "queue_full", retry_after_ms=QUEUE_FULL_RETRY_MS)
+            raise queue_full()
         self._waiting.append(run)
         self._waiting.sort(key=lambda waiting: waiting.band)  # stable: arrival within a band
 
@@ -83,15 +84,26 @@ class Queue:
         """How many are before it."""
         return self._waiting.index(run)
 
-    def timeout(self) -> Refusal:
-        """What a run is told that has waited `timeout_s`."""
-        return Refusal("busy", "queue_timeout", retry_after_ms=QUEUE_TIMEOUT_RETRY_MS)
-
     def estimate_ms(self, run: Run, running: Iterable[Run], lanes: int, rates: Rates) -> int:
         """How long until its turn: what runs and what is before it, over the lanes."""
         ahead = self._waiting[: self.position(run)]
         seconds = sum(rates.seconds_left(other) for other in (*running, *ahead))
         return int(seconds / lanes * 1000)
+
+
+def queue_full() -> Refusal:
+    """What is told to who finds no place."""
+    return Refusal("busy", "queue_full", retry_after_ms=QUEUE_FULL_RETRY_MS)
+
+
+def queue_timeout() -> Refusal:
+    """What is told to who has waited for too long."""
+    return Refusal("busy", "queue_timeout", retry_after_ms=QUEUE_TIMEOUT_RETRY_MS)
+
+
+def draining() -> Refusal:
+    """What is told to who comes when the worker is about to stop."""
+    return Refusal("draining", "draining", retry_after_ms=DRAINING_RETRY_MS)
 
 
 def _moved(average: float, tokens: int, seconds: float) -> float:

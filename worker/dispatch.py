@@ -32,13 +32,16 @@ from proto.messages import (
     Refused,
     Submit,
 )  # fmt: skip
+from worker.admission import DRAINING_RETRY_MS
 from worker.limits import DONE_LOGS
 from worker.mailbox import Inbox
 from worker.outbound import RunLog
 from worker.types import (
     Allow,
     Arrival,
+    EmbedQuestion,
     EndRun,
+    Forget,
     Outgoing,
     Question,
     Rejected,
@@ -53,7 +56,6 @@ GATEWAY_LOST = "gateway.lost"
 
 ORPHAN_GRACE_S = 60.0  # a resumable run outlives its gateway this long
 BUSY_RETRY_MS = 5_000
-DRAINING_RETRY_MS = 30_000
 
 Send = Callable[[bytes, FromWorker], bool]
 
@@ -83,6 +85,7 @@ class Dispatch:
         self._loop = loop
         self._peers: dict[bytes, Peer] = {}
         self._logs: dict[str, RunLog] = {}
+        self._embeds: set[tuple[bytes, str]] = set()  # asked by whom, and not answered yet
         self._drain: Drain | None = None
         self.has_loop = True  # false at the end, when nobody reads what is put into its box
         self._faults: Counter[str] = Counter()
@@ -119,8 +122,10 @@ class Dispatch:
                 self._credit(peer, message)
             case Count():
                 self._count(sender, message)
-            case Embed(req_id) | Cache(req_id):
-                detail = f"{type(message).__name__} is not supported by this engine yet"
+            case Embed():
+                self._embed(sender, message, now_s)
+            case Cache(req_id):
+                detail = "Cache is not supported by this engine yet"
                 self._send(sender, Refused("bad_request", detail, req_id=req_id))
             case _:
                 self.refuse_bytes(sender, f"{type(message).__name__} is not for a worker")
@@ -207,7 +212,11 @@ class Dispatch:
     def _cancel(self, sender: bytes, peer: Peer, cancel: Cancel) -> None:
         entry = self._logs.get(cancel.run_id)
         if entry is None:
-            self._faults["unknown_run"] += 1
+            if (sender, cancel.run_id) in self._embeds:
+                self._embeds.discard((sender, cancel.run_id))
+                self._preparer.put(Forget(sender, cancel.run_id))
+            else:
+                self._faults["unknown_run"] += 1
             return
         if _is_stale(entry, peer, cancel.epoch):
             detail = f"the run is at epoch {entry.epoch}"
@@ -248,6 +257,24 @@ class Dispatch:
         else:
             self._preparer.put(Question(count, sender))
 
+    def _embed(self, sender: bytes, embed: Embed, now_s: float) -> None:
+        refused = None
+        if not self._ready.caps.embed:
+            refused = Refused("bad_request", "this model makes no embeddings", req_id=embed.req_id)
+        elif not self.has_loop:  # while there is one, the loop refuses when it drains
+            refused = Refused(
+                "draining", "draining", req_id=embed.req_id, retry_after_ms=DRAINING_RETRY_MS
+            )
+        elif self._preparer.is_full:
+            refused = Refused(
+                "busy", "queue_full", req_id=embed.req_id, retry_after_ms=BUSY_RETRY_MS
+            )
+        if refused is not None:
+            self._send(sender, refused)
+            return
+        self._embeds.add((sender, embed.req_id))
+        self._preparer.put(EmbedQuestion(embed, sender, now_s))
+
     def _refuse_run(self, sender: bytes, run_id: str, code: RefusalCode, detail: str) -> None:
         self._faults[code] += 1
         self._send(sender, Refused(code, detail, run_id=run_id))
@@ -258,6 +285,7 @@ class Dispatch:
         """Sends one message to whom it concerns, and keeps what must be acknowledged."""
         message = outgoing.message
         if outgoing.asker is not None:
+            self._embeds.discard((outgoing.asker, getattr(message, "req_id", "")))
             self._send(outgoing.asker, message)
             return
         if isinstance(message, Drain):
@@ -312,6 +340,10 @@ class Dispatch:
     def _lose(self, sender: bytes, peer: Peer, now_s: float) -> None:
         log.warning(GATEWAY_LOST, gateway_id=peer.gateway_id)
         del self._peers[sender]
+        asked = {question for question in self._embeds if question[0] == sender}
+        if asked:
+            self._embeds -= asked
+            self._preparer.put(Forget(sender))
         for run_id, entry in self._logs.items():
             if entry.owner == sender:
                 entry.owner, entry.lost_s = None, now_s

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from proto.worker_settings import Launch
 from worker import prefill
+from worker.embedding.embedder import Embedder
 from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Step
 from worker.kernels.choice import Heads, choose
 from worker.kernels.precision import compute_fp32_in_full
 from worker.loading.locate import Checkpoint
+from worker.loading.pooling import Pooling
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder
 from worker.models.layouts import Layout
@@ -89,6 +91,10 @@ class Engine:
         except (RuntimeError, ValueError, IndexError) as fault:
             raise StartFault(f"The model cannot write a token: {fault}.") from fault
         self.close(slot)
+
+    def embedder(self, pooling: Pooling) -> Embedder:
+        """What reads texts into vectors, beside the slots and never in one of them."""
+        return Embedder(self._model, pooling, self._chunk)
 
     def open(self, prompt: tuple[int, ...], chooser: Chooser, *, is_side: bool = False) -> Slot:
         """Takes a free slot for a prompt, of which nothing is forwarded yet."""

@@ -12,7 +12,8 @@ import structlog
 from proto.faults import Refusal
 from proto.messages import Beat
 from worker import prefill
-from worker.admission import REPEAT_S, Queue, Rates
+from worker.admission import REPEAT_S, Queue, Rates, draining, queue_timeout
+from worker.embedding.lane import EmbedLane
 from worker.mailbox import Board, Inbox, Outbox
 from worker.metrics import Metrics
 from worker.record import RunRecord
@@ -27,9 +28,11 @@ from worker.types import (
     Broken,
     Ending,
     EndRun,
+    Forget,
     Prepared,
     Rejected,
     StartDrain,
+    Texts,
     ThreadDied,
     ToLoop,
 )
@@ -41,7 +44,6 @@ ROUND_FAILED = "round.failed"
 
 IDLE_WAIT_S = 0.5  # longest sleep, so that clocks are looked at
 BOARD_S = 1.0  # how often the numbers for the beats are made
-DRAINING_RETRY_MS = 30_000
 
 
 class TokenEngine(Protocol):
@@ -78,6 +80,7 @@ class Loop:
         limits: RunLimits,
         queue: Queue,
         side: SideLane,
+        embeds: EmbedLane,
         lanes: int,
         drain_s: float,
         inbox: Inbox[ToLoop],
@@ -91,6 +94,7 @@ class Loop:
         self._limits = limits
         self._queue = queue
         self._side = side
+        self._embeds = embeds
         self._lanes = lanes
         self._drain_s = drain_s
         self._inbox = inbox
@@ -115,11 +119,11 @@ class Loop:
     @property
     def is_drained(self) -> bool:
         """Whether a drain was asked for and no run is left."""
-        is_empty = not (self._running or len(self._queue) or self._side.running or len(self._side))
+        is_empty = not (self._started or self._waiting or len(self._embeds))
         return self._drain_at is not None and is_empty
 
     def turn(self, wait_s: float = 0.0) -> bool:
-        """One iteration; returns whether any run moved on."""
+        """One iteration; returns whether anything moved on."""
         for command in self._inbox.take_all(wait_s):  # (1)
             self._obey(command)
         self._watch_clocks()  # (2)
@@ -129,6 +133,7 @@ class Loop:
         for run in moving:  # (4)
             self._step_side(is_alone=False)
             self._advance(run)
+        has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
         self._show()  # (5)
         return has_moved
 
@@ -154,6 +159,8 @@ class Loop:
             case Allow(run_id, upto):
                 for run in self._find(run_id):
                     run.allowed = upto
+            case Texts() | Forget():
+                self._embeds.take(command)
             case StartDrain():
                 self._start_drain()
             case ThreadDied(name, error):
@@ -182,7 +189,7 @@ class Loop:
         run = Run(prepared, self._limits, self._token_bytes, self._end_ids)
         try:
             if self._drain_at is not None:
-                raise _draining()
+                raise draining()
             # A short one goes past the queue; where nothing waits or runs, it may as well be kept.
             is_busy = self._busy_lanes + len(self._queue) >= self._lanes
             if self._side.admits(run) and (is_busy or run.lane == "side"):
@@ -207,7 +214,8 @@ class Loop:
         self._tell.drain(self._drain_s)
         for run in self._waiting:
             self._drop(run)
-            self._tell.refused(run.record, _draining())
+            self._tell.refused(run.record, draining())
+        self._embeds.start_drain()
 
     def _drop(self, run: Run) -> None:
         """Takes a run out of wherever it waits."""
@@ -225,10 +233,11 @@ class Loop:
                 self._tell.done(run, ending)
             elif now - run.record.arrived_s >= self._queue.timeout_s:
                 self._drop(run)
-                self._tell.refused(run.record, self._queue.timeout())
+                self._tell.refused(run.record, queue_timeout())
             elif now - run.told_s >= REPEAT_S and run in self._queue:
                 self._tell_place(run)
         is_over = self._drain_at is not None and now >= self._drain_at
+        self._embeds.watch_clock(now, is_over=is_over)
         for run in self._started:
             ending = run.wish or run.ending_by_clock(now)
             if ending is None and is_over:
@@ -377,8 +386,4 @@ class Loop:
     def _state(self) -> str:
         if self._drain_at is not None:
             return "draining"
-        return "busy" if self._started else "idle"
-
-
-def _draining() -> Refusal:
-    return Refusal("draining", "draining", retry_after_ms=DRAINING_RETRY_MS)
+        return "busy" if self._started or len(self._embeds) else "idle"

@@ -9,6 +9,7 @@ from proto.chat import Call
 from proto.faults import Refusal
 from proto.limits import STOP_STRINGS, STOP_STRINGS_USED
 from proto.messages import Counted, Refused, Submit
+from worker.embedding.texts import encode_texts
 from worker.grammar.calls import CallForm
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.forms import form_of
@@ -24,10 +25,13 @@ from worker.types import (
     Arrival,
     Broken,
     Closing,
+    EmbedQuestion,
+    Forget,
     Outgoing,
     Prepared,
     Question,
     Rejected,
+    Texts,
     ToLoop,
     ToPreparer,
 )
@@ -38,7 +42,7 @@ NO_REASONING = ReasoningForm("none")
 
 
 class Preparer:
-    """Turns arrivals into prepared runs, and counts tokens."""
+    """Turns arrivals into prepared runs, encodes texts to embed, and counts tokens."""
 
     def __init__(
         self,
@@ -81,6 +85,10 @@ class Preparer:
                     self._loop.put(self._prepare(item))
                 case Question():
                     self._outbox.put(Outgoing(self._answer(item), item.asker))
+                case EmbedQuestion():
+                    self._encode(item)
+                case Forget():
+                    self._loop.put(item)
 
     def _prepare(self, arrival: Arrival) -> Prepared | Rejected | Broken:
         try:
@@ -152,6 +160,24 @@ class Preparer:
         except Exception as fault:  # noqa: BLE001 - one question must not end the worker
             name = type(fault).__name__
             return Refused("bad_request", f"counting failed: {name}", req_id=count.req_id)
+
+    def _encode(self, question: EmbedQuestion) -> None:
+        req_id, asker = question.embed.req_id, question.asker
+        try:
+            ids = encode_texts(
+                question.embed.texts,
+                self._writer,
+                max_len=self._max_len,
+                vocab_size=self._vocab_size,
+            )
+        except Refusal as refusal:
+            refused = Refused(refusal.code, refusal.detail, req_id=req_id, param=refusal.param)
+        except Exception as fault:  # noqa: BLE001 - one question must not end the worker
+            refused = Refused("internal", type(fault).__name__, req_id=req_id)
+        else:
+            self._loop.put(Texts(req_id, asker, question.arrived_s, ids))
+            return
+        self._outbox.put(Outgoing(refused, asker))
 
 
 def _too_long(tokens: str, max_len: int) -> Refusal:

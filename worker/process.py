@@ -28,6 +28,7 @@ from proto.limits import LINK_LEASE_S, PREPARING
 from proto.messages import Caps, Ready
 from proto.worker_settings import Launch
 from worker.admission import Queue
+from worker.embedding.lane import EmbedLane
 from worker.engine import Engine, EngineFacts, build_engine
 from worker.faults import StartFault
 from worker.grammar.compiler import GrammarCompiler
@@ -119,7 +120,7 @@ class Worker:
         self._to_loop: Inbox[ToLoop] = Inbox()
         self._outbox = Outbox()
         self._board = Board(time.monotonic())
-        self._loop = self._build_loop(launch, machine, engine, tokenizer)
+        self._loop = self._build_loop(launch, machine, engine, checkpoint, tokenizer)
         self._preparer = Preparer(
             PromptWriter(tokenizer, template),
             engine.facts.defaults,
@@ -156,9 +157,12 @@ class Worker:
         )
 
     def _build_loop(
-        self, launch: Launch, machine: Machine, engine: Engine, tokenizer: TextTokenizer
-    ) -> Loop:
+        self, launch: Launch, machine: Machine, engine: Engine, checkpoint: Checkpoint,
+        tokenizer: TextTokenizer,
+    ) -> Loop:  # fmt: skip
         settings, facts = launch.settings, engine.facts
+        pooling, side = checkpoint.pooling, SideLane(settings.side)
+        embedder = None if pooling is None else engine.embedder(pooling)
         return Loop(
             engine,
             end_ids=facts.end_ids,
@@ -166,7 +170,8 @@ class Worker:
             tokenizer_hash=tokenizer.hash,
             limits=RunLimits(facts.max_len, settings.default_max_tokens, settings.wall_clock_s),
             queue=Queue(settings.queue.size, settings.queue.timeout_s),
-            side=SideLane(settings.side),
+            side=side,
+            embeds=EmbedLane(embedder, settings.queue, side, self._outbox, time.monotonic),
             lanes=machine.lanes,
             drain_s=launch.drain_s,
             inbox=self._to_loop,
@@ -264,7 +269,7 @@ def _ready(
         row_invariant=engine.is_row_invariant(),
         near_tie_ulps=NEAR_TIE_ULPS,
         lease_ms=int(LINK_LEASE_S * 1000),
-        caps=Caps(grammar=True, logprobs=True),
+        caps=Caps(grammar=True, logprobs=True, embed=checkpoint.pooling is not None),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from proto.events import FinishReason
 from proto.faults import RefusalCode
-from proto.messages import Count, FromWorker, Submit
+from proto.messages import Count, Embed, FromWorker, Submit
 from worker.grammar.matcher import Matcher
 from worker.sampling.chooser import ChoiceTexts
 from worker.sampling.params import Sampling
@@ -29,6 +29,40 @@ class Question:
 
     count: Count
     asker: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedQuestion:
+    """An Embed on its way to the preparer. `arrived_s` by the worker's clock."""
+
+    embed: Embed
+    asker: bytes
+    arrived_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """An Embed that can be answered: the ids of each of its texts, none of them empty."""
+
+    req_id: str
+    asker: bytes
+    arrived_s: float
+    ids: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nobody waits for a question any more; `req_id` None: for none of that connection's.
+
+    It goes the way of the question, through the preparer, so that it never comes before it.
+    """
+
+    asker: bytes
+    req_id: str | None = None
+
+    def means(self, texts: Texts) -> bool:
+        """Whether this is the question, or one of them."""
+        return self.asker == texts.asker and self.req_id in (None, texts.req_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +140,8 @@ class ThreadDied:
     error: str
 
 
-ToPreparer = Arrival | Question
-ToLoop = Prepared | Rejected | Broken | EndRun | Allow | StartDrain | ThreadDied
+ToPreparer = Arrival | Question | EmbedQuestion | Forget
+ToLoop = Prepared | Rejected | Broken | Texts | Forget | EndRun | Allow | StartDrain | ThreadDied
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import zmq
 import zmq.asyncio
 
 from gateway.backends.deltas import events_of
+from gateway.backends.questions import Questions
 from gateway.errors import RETRY_DRAINING_S, RETRY_NO_ENGINE_S, ApiError
 from gateway.middleware.request_id import RequestIds
 from proto import codec
@@ -29,6 +30,8 @@ from proto.messages import (
     Delta,
     Done,
     Drain,
+    Embed,
+    Embedded,
     FromGateway,
     Hello,
     LinkMessage,
@@ -182,6 +185,7 @@ class EngineLink:
 
     def __init__(self, endpoint: str) -> None:
         self.ready: Ready | None = None
+        self.can_embed = True  # until a worker says that its model cannot
         self.last_beat: Beat | None = None
         # What went wrong on the link, how often: bytes that are no message, messages that nobody
         # has a use for, and what the worker would not take from us.
@@ -190,6 +194,7 @@ class EngineLink:
         self._new_id = RequestIds()
         self._gateway_id = f"gw:{self._new_id()}"
         self._runs: dict[str, EngineRun] = {}
+        self._questions = Questions(self._send_bytes)
         self._heard_s = 0.0
         self._is_draining = False
         self._became_ready = asyncio.Event()
@@ -257,6 +262,18 @@ class EngineLink:
             raise EngineLost
         return run
 
+    async def embed(self, texts: tuple[str, ...]) -> Embedded:
+        """One vector a text, of at most EMBED_TEXTS_ASKED.
+
+        Raises: Refusal; EngineLost; CodecFault for what no message can hold.
+        """
+        if not self.has_lease:
+            raise EngineLost
+        answer = await self._questions.ask(Embed(self._new_id(), texts))
+        if answer is None or len(answer.vectors) != len(texts):
+            raise EngineLost
+        return answer
+
     async def end(self, run: EngineRun, *, cancel: bool) -> None:
         """Forgets a run; cancels it when it still goes on."""
         self._runs.pop(run.run_id, None)
@@ -283,6 +300,7 @@ class EngineLink:
         for run in self._runs.values():
             run.put(None)
         self._runs.clear()
+        self._questions.lose()
 
     async def _beat(self) -> None:
         loop = asyncio.get_running_loop()
@@ -306,7 +324,7 @@ class EngineLink:
                 self.faults["refused"] += 1
                 log.warning("link.message_refused", fault=str(fault))
                 continue
-            if isinstance(message, Refused) and message.run_id is None:
+            if isinstance(message, Refused) and message.run_id is message.req_id is None:
                 await self._introduce_again(message)
                 continue
             self._heard_s = loop.time()
@@ -326,6 +344,7 @@ class EngineLink:
                 if self.ready is not None and self.ready.incarnation != message.incarnation:
                     self.lose("the worker was replaced")
                 self.ready = message
+                self.can_embed = message.caps.embed
                 self._is_draining = False
                 self._became_ready.set()
                 log.info("lease.taken", worker_id=message.worker_id, model=message.model)
@@ -333,6 +352,8 @@ class EngineLink:
                 self.last_beat = message
             case Drain():
                 self._is_draining = True
+            case Embedded() | Refused(run_id=None):
+                self._questions.take(message)
             case Queued() | Progress() | Delta() | Done() | Refused():
                 await self._deliver(message)
             case _:

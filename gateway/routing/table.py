@@ -19,7 +19,7 @@ _OPENAI: tuple[Spoken, ...] = (
     "chat", "completions", "responses", "embeddings", "audio", "images", "moderations",
 )  # fmt: skip
 _LOCAL: tuple[Spoken, ...] = ("chat", "completions", "embeddings")
-_ENGINE: tuple[Spoken, ...] = ("chat", "completions")
+_ENGINE = _LOCAL[:2]  # and embeddings, where its model makes them
 _ANTHROPIC: tuple[Spoken, ...] = ("messages", "count_tokens")
 
 
@@ -49,11 +49,17 @@ Listed = Callable[[str], Iterable[str]]  # backend name → the model ids it say
 
 
 class RoutingTable:
-    """The names a client may ask for. `listed` gives a backend's models as known right now."""
+    """The names a client may ask for. `listed` gives a backend's models as known right now.
 
-    def __init__(self, settings: Settings, listed: Listed) -> None:
+    `can_embed`: whether our own engine's model makes embeddings, as known right now.
+    """
+
+    def __init__(
+        self, settings: Settings, listed: Listed, can_embed: Callable[[], bool] = lambda: True
+    ) -> None:
         self._backends = settings.backends
         self._listed = listed
+        self._can_embed = can_embed
         self._engine_model = settings.worker.model_name if settings.worker else None
         self._spoken = {name: spoken_by(backend) for name, backend in settings.backends.items()}
         defaults = [name for name, backend in settings.backends.items() if backend.default]
@@ -142,7 +148,7 @@ class RoutingTable:
     def speaks(self, target: Target) -> tuple[Spoken, ...]:
         """The surfaces on which a target answers."""
         if target.backend is None:
-            return _ENGINE
+            return _LOCAL if self._can_embed() else _ENGINE
         return self._spoken[target.backend]
 
     def names(self) -> Iterable[str]:

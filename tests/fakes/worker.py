@@ -16,6 +16,7 @@ from proto.messages import (
     Caps,
     Delta,
     Done,
+    Embed,
     Hello,
     LinkMessage,
     MonitorCounts,
@@ -32,13 +33,19 @@ READY = Ready(
 )  # fmt: skip
 
 Script = Callable[["FakeWorker", Submit], Awaitable[None]]
+EmbedScript = Callable[["FakeWorker", Embed], Awaitable[None]]
+
+
+async def say_nothing(worker: "FakeWorker", question: Embed) -> None:
+    """Never answers."""
 
 
 class FakeWorker:
-    """Answers each `Submit` by running `script`; keeps everything it heard."""
+    """Answers each `Submit` by running `script`, each `Embed` by `embed`; keeps what it heard."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, embed: EmbedScript = say_nothing) -> None:
         self.script = script
+        self.embed = embed
         self.heard: list[LinkMessage] = []
         self.ready = READY
         self.is_silent = False
@@ -109,6 +116,8 @@ class FakeWorker:
                 elif isinstance(message, Submit):
                     await self.send(Queued(message.run_id, 0, 0, 5, "", ""))
                     runs.create_task(self.script(self, message))  # type: ignore[arg-type]
+                elif isinstance(message, Embed):
+                    runs.create_task(self.embed(self, message))  # type: ignore[arg-type]
 
     async def _beat(self) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,10 +11,11 @@ from tiny_text import tiny_tokenizer
 from proto.chat import Call, Message, Params, TextPart
 from proto.messages import Caps, Delta, Done, FromWorker, Hello, LinkMessage, Ready, Submit
 from proto.plan import Plan
-from proto.worker_settings import SideSettings
+from proto.worker_settings import QueueSettings, SideSettings
 from worker import prefill
 from worker.admission import Queue
 from worker.dispatch import Dispatch
+from worker.embedding.lane import EmbedLane, TextEmbedder
 from worker.grammar.compiler import GrammarCompiler
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
@@ -146,14 +148,47 @@ class ScriptedEngine:
             raise self.fault
 
 
+class ScriptedEmbedder:
+    """A vector of a text is its length and its first id; a chunk takes the time it is told to."""
+
+    def __init__(self, clock: Clock, chunk: int = 2) -> None:
+        self.chunk_s = 0.0
+        self.fault: Exception | None = None
+        self.reads = self.stops = 0
+        self._clock = clock
+        self._chunk = chunk
+
+    def start(self, ids: tuple[int, ...]) -> None:
+        self._ids, self._done = ids, 0
+
+    def read_chunk(self) -> tuple[float, ...] | None:
+        self.reads += 1
+        self._clock.now += self.chunk_s
+        if self.fault is not None:
+            raise self.fault
+        self._done += self._chunk
+        is_whole = self._done >= len(self._ids)
+        return (float(len(self._ids)), float(self._ids[0])) if is_whole else None
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
 class Bench:
     """Loop, dispatch and preparer, driven by hand. `sent`: messages by connection, in order."""
 
-    def __init__(self, script: Script = letters, **changes: Any) -> None:
+    def __init__(
+        self, script: Script = letters, *, embeds: bool = False, engine: Any = None,
+        embedder: TextEmbedder | None = None, **changes: Any,
+    ) -> None:  # fmt: skip
         self.clock = Clock()
-        self.engine = ScriptedEngine(
+        scripted = ScriptedEngine(
             script, self.clock, slots=changes.pop("slots", 2), chunk=changes.pop("chunk", 16)
         )
+        self.engine = engine or scripted
+        self.embedder = ScriptedEmbedder(self.clock)
+        side = SideLane(changes.pop("side", SideSettings(enabled=False)))
+        queue = QueueSettings(changes.pop("queue_size", 8), changes.pop("queue_timeout_s", 240.0))
         self.to_preparer: Inbox = Inbox(changes.pop("preparing", 16))
         self.to_loop: Inbox = Inbox()
         self.outbox = Outbox()
@@ -166,8 +201,9 @@ class Bench:
             token_bytes=TOKENIZER.token_bytes,
             tokenizer_hash=TOKENIZER.hash,
             limits=RunLimits(max_len, 50, changes.pop("wall_clock_s", 100.0)),
-            side=SideLane(changes.pop("side", SideSettings(enabled=False))),
-            queue=Queue(changes.pop("queue_size", 8), changes.pop("queue_timeout_s", 240.0)),
+            side=side,
+            embeds=EmbedLane(embedder or self.embedder, queue, side, self.outbox, self.clock),
+            queue=Queue(queue.size, queue.timeout_s),
             lanes=changes.pop("lanes", 1),
             drain_s=changes.pop("drain_s", 30.0),
             inbox=self.to_loop,
@@ -185,7 +221,8 @@ class Bench:
             loop=self.to_loop,
             outbox=self.outbox,
         )
-        self.dispatch = Dispatch(READY, self._send, preparer=self.to_preparer, loop=self.to_loop)
+        ready = replace(READY, caps=Caps(embed=embeds))
+        self.dispatch = Dispatch(ready, self._send, preparer=self.to_preparer, loop=self.to_loop)
         assert not changes, changes
 
     def _send(self, receiver: bytes, message: FromWorker) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from worker.faults import LoadFault
 from worker.loading.gguf import GgufFile
+from worker.loading.pooling import Pooling, pooling_of
 from worker.loading.safetensors import SafetensorsFiles
 from worker.models.config import ModelConfig, SamplingDefaults
 from worker.models.config_gguf import config_from_gguf
@@ -41,6 +42,7 @@ class TextFiles:
 class Checkpoint:
     """A model's files, opened and checked. `end_ids` is empty when the files do not say.
 
+    `pooling`: how its states become one vector a text, None where the files do not say.
     `weights_hash`: SHA-256 over each file's size, header and 64 evenly spaced blocks of 4 KiB
     (with config.json), in name order. It tells models and quantisations apart at no cost; a file
     altered only between the sampled blocks keeps its hash.
@@ -52,6 +54,7 @@ class Checkpoint:
     end_ids: tuple[int, ...]
     sampling: SamplingDefaults
     weights_hash: str
+    pooling: Pooling | None = None
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -95,7 +98,17 @@ def _open_folder(folder: Path) -> Checkpoint:
         end_ids=_ids(ends),
         sampling=_sampling_of(generation),
         weights_hash=digest.hexdigest(),
+        pooling=_folder_pooling(folder),
     )
+
+
+def _folder_pooling(folder: Path) -> Pooling | None:
+    fields = _read_json(folder / "1_Pooling" / "config.json")
+    if fields is None:
+        return None
+    path = folder / "modules.json"
+    text = _read_text(path)
+    return pooling_of(fields, None if text is None else _parsed(path, text))
 
 
 def _open_gguf(path: Path) -> Checkpoint:
@@ -207,10 +220,14 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     text = _read_text(path)
     if text is None:
         return None
-    try:
-        fields = json.loads(text)
-    except ValueError as fault:
-        raise LoadFault(f"{str(path)!r} is not JSON: {fault}.") from fault
+    fields = _parsed(path, text)
     if not isinstance(fields, dict):
         raise LoadFault(f"{str(path)!r} must hold a JSON object.")
     return fields
+
+
+def _parsed(path: Path, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as fault:
+        raise LoadFault(f"{str(path)!r} is not JSON: {fault}.") from fault

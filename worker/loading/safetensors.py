@@ -21,6 +21,8 @@ DTYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 INDEX_NAME = "model.safetensors.index.json"
 
 
+BODY = "model"  # prefix of all but the head; models saved without a head, to embed, leave it out
+
 # Part of the names of a text model's tensors in multimodal checkpoints.
 WRAPPING = "language_model."
 
@@ -80,7 +82,9 @@ class SafetensorsFiles:
 
     def _stored_as(self, name: str) -> str | None:
         head, _, rest = name.partition(".")
-        spellings = (name, f"{WRAPPING}{name}", f"{head}.{WRAPPING}{rest}")
+        spellings = [name, f"{WRAPPING}{name}", f"{head}.{WRAPPING}{rest}"]
+        if head == BODY:
+            spellings.append(rest)
         return next((spelling for spelling in spellings if spelling in self._shapes), None)
 
 

@@ -64,9 +64,13 @@ class Decoder:
             x = layer(x, cache, rows)
         return x
 
+    def states(self, hidden: Tensor) -> Tensor:
+        """hidden: (rows, hidden) from `forward`; out: the same behind the final norm."""
+        return self._norm(hidden)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden: (rows, hidden) from `forward`; out: (rows, vocab) float32."""
-        return self._head(self._norm(hidden))
+        return self._head(self.states(hidden))
 
     def new_cache(self, step: int) -> SequenceCache:
         """An empty cache of the model's shape that grows by `step` tokens."""
