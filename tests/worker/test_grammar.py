@@ -84,6 +84,8 @@ def _write(matcher: Matcher, seed: int, most: int = 60, closing: str = "") -> st
     return _text([*ids, *end])
 
 
+# The library holds numbers as 64-bit floats, which know every whole number up to here.
+WHOLE = st.integers(-(2**53), 2**53)
 SCHEMA_TYPES = ("integer", "number", "boolean", "null", "string")
 
 
@@ -95,7 +97,7 @@ def _schemas() -> st.SearchStrategy[dict[str, Json]]:
         st.builds(lambda a, b: {"type": "integer", "minimum": min(a, b), "maximum": max(a, b)},
                   st.integers(-99, 99), st.integers(-99, 99)),
         st.builds(lambda values: {"enum": values},
-                  st.lists(st.one_of(st.integers(), st.text(max_size=4), st.none()),
+                  st.lists(st.one_of(WHOLE, st.text(max_size=4), st.none()),
                            min_size=1, max_size=4)),
         st.builds(lambda v: {"const": v}, st.one_of(st.booleans(), st.text(max_size=5))),
         st.just({"type": "string", "pattern": "^[a-c]{2,4}$"}),
