@@ -2,13 +2,17 @@
 
 import json
 from datetime import datetime
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from proto.chat import Message, TextPart, ToolCall
+from proto.chat import Message, TextPart, Tool, ToolCall
 from proto.faults import Refusal
 from proto.limits import TEMPLATE_BYTES, TEMPLATE_LOOP_STEPS, TEMPLATE_OUTPUT_BYTES
 from worker.faults import LoadFault
+from worker.loading.gguf import GgufFile
+from worker.models.registry import NAMED_TEMPLATES
 from worker.text.template import ChatTemplate
 
 CHATML = (
@@ -111,3 +115,58 @@ def test_a_template_that_cannot_be_used_is_found_at_load(source: str):
 
 def test_the_hash_tells_templates_apart():
     assert _template("a").hash != _template("b").hash
+
+
+# Our template of the embedded model.
+
+CHATS = (
+    (_user("hi"),),
+    (Message("system", (TextPart("Be brief."),)), _user("hi")),
+    (_user("a"), Message("assistant", (TextPart("b"),)), _user("c")),
+    (Message("developer", (TextPart("x"),)), _user("é\n\n{{ y }}")),
+    (Message("assistant", (TextPart("b"),)), Message("system", (TextPart("s"),))),
+)
+WEATHER = Tool("weather", "Tells <it>", {"type": "object", "properties": {}})
+
+
+def _ours() -> ChatTemplate:
+    path = files("worker.text").joinpath("templates", NAMED_TEMPLATES["smollm2"])
+    return _template(path.read_text("utf-8"))
+
+
+@pytest.mark.model
+def test_without_tools_ours_is_the_models_own_to_the_byte(embedded_model: Path):
+    shipped = _template(GgufFile.open(embedded_model).keys["tokenizer.chat_template"])
+    for messages in CHATS:
+        assert _ours().render(messages, {}) == shipped.render(messages, {})
+
+
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_with_tools_ours_has_them_in_the_system_turn_and_results_in_user_turns(system):
+    call = ToolCall("c1", "weather", '{"city": "Köln"}')
+    said = Message("assistant", (TextPart("Let me see."),), calls=(call,))
+    results = tuple(Message("tool", (TextPart(text),), call_id="c1") for text in ("rain", "sun"))
+    head = (Message("system", (TextPart(system),)),) if system else ()
+    text = _ours().render((*head, _user("hi"), said, *results, _user("so?")), {}, tools=(WEATHER,))
+    first, rest = text.split("<|im_end|>\n", 1)
+    begins = system or "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    assert first.startswith(f"<|im_start|>system\n{begins}\n\n")
+    assert (
+        '{"type": "function", "function": {"name": "weather", "description": "Tells <it>"' in first
+    )
+    assert rest == (
+        "<|im_start|>user\nhi<|im_end|>\n"
+        "<|im_start|>assistant\nLet me see.\n<tool_call>\n"
+        '{"name": "weather", "arguments": {"city": "Köln"}}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>\nrain\n</tool_response>\n"
+        "<tool_response>\nsun\n</tool_response><|im_end|>\n"
+        "<|im_start|>user\nso?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_a_template_says_what_a_model_was_taught_to_write():
+    assert (_ours().call_form, _ours().takes_tools) == ("hermes", True)
+    assert _ours().reasoning.opens == "none"
+    xml = _template("{{ tools }}<function=<think></think>")
+    assert (xml.call_form, xml.reasoning.opens) == ("xml", "model")
+    assert not _template("{{ messages }}").takes_tools
