@@ -47,7 +47,10 @@ class Rates:
 
 
 class Queue:
-    """Runs that wait, ordered by band and then by arrival. Their number is the queue's own."""
+    """Runs that wait, ordered by band and then by arrival. Their number is the queue's own.
+
+    The answers that one request asks for take one place: it is served whole or not at all.
+    """
 
     def __init__(self, size: int, timeout_s: float) -> None:
         self._size = size
@@ -63,11 +66,12 @@ class Queue:
     @property
     def is_full(self) -> bool:
         """Whether all places are taken."""
-        return len(self._waiting) >= self._size
+        return len({_place(run) for run in self._waiting}) >= self._size
 
     def add(self, run: Run) -> None:
         """Takes a place. Raises: Refusal (`busy`) when all are taken."""
-        if self.is_full:
+        beside = sum(_place(waiting) == _place(run) for waiting in self._waiting)
+        if self.is_full and not 0 < beside < run.choices:
             raise queue_full()
         self._waiting.append(run)
         self._waiting.sort(key=lambda waiting: waiting.band)  # stable: arrival within a band
@@ -104,6 +108,10 @@ def queue_timeout() -> Refusal:
 def draining() -> Refusal:
     """What is told to who comes when the worker is about to stop."""
     return Refusal("draining", "draining", retry_after_ms=DRAINING_RETRY_MS)
+
+
+def _place(run: Run) -> tuple[object, ...]:
+    return run.prompt_key if run.choices > 1 else (run.id,)
 
 
 def _moved(average: float, tokens: int, seconds: float) -> float:

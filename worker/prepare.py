@@ -130,12 +130,13 @@ class Preparer:
         choices = None
         if form is not None and form.choices:
             choices = ChoiceTexts(form.choices, self._token_bytes)
+        syntax = self._syntax(submit, is_open=prompt.is_open, is_formed=form is not None)
         return Prepared(
-            arrival, prompt.ids, digest, sampling, self._syntax(submit, is_open=prompt.is_open),
+            arrival, prompt.ids, digest, sampling, syntax,
             matcher, choices, self._closing,
         )  # fmt: skip
 
-    def _syntax(self, submit: Submit, *, is_open: bool) -> AnswerSyntax:
+    def _syntax(self, submit: Submit, *, is_open: bool, is_formed: bool) -> AnswerSyntax:
         call, template = submit.call, self._writer.template
         is_chat = call.prompt is None and template is not None
         reasoning = template.reasoning if template and is_chat else NO_REASONING
@@ -146,6 +147,7 @@ class Preparer:
             reasoning=reasoning,
             is_open=is_open,
             is_thinking=submit.plan.thinking.on and reasoning.opens != "none",
+            is_formed=is_formed,
             tools=() if mode == "none" else call.tools,
             tool_stream=submit.plan.tool_stream,
             most_calls=1 if is_forced and not call.parallel_tool_calls else None,

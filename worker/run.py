@@ -12,6 +12,7 @@ from proto.events import Logprobs, TokenLogprob
 from proto.messages import Delta, Kind
 from worker import prefill
 from worker.grammar.closing import FormCloser
+from worker.grammar.matcher import GrammarFault
 from worker.record import RunRecord
 from worker.sampling.chooser import Chooser, Chosen
 from worker.state.slot import Slot
@@ -177,7 +178,10 @@ class Run:
         matcher = self.chooser.matcher
         if matcher is None or self.chooser.is_free:
             return ending
-        path = FormCloser(self._token_bytes).find(matcher)
+        try:
+            path = FormCloser(self._token_bytes).find(matcher)
+        except GrammarFault:  # the library gives up at this place: cut like any other text
+            path = None
         if path is None:
             return ending
         self._end_of_form = deque(path)
@@ -185,8 +189,6 @@ class Run:
 
     def _finish(self, said: Spoken, ending: Ending, *, is_end: bool) -> tuple[Spoken, Ending]:
         """The last token also lets out what was held back, and may thereby meet a stop string."""
-        if self.text.is_stopped:
-            return said, ending
         tail = self.text.finish(self.number, is_cut=not is_end)
         kind = said.kind if said.piece else tail.kind
         said = Spoken(kind, said.piece + tail.piece, said.calls + tail.calls)

@@ -48,7 +48,8 @@ def number(body: dict[str, Any], name: str, *, low: float, high: float) -> float
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise bad_field(name, f"'{name}' must be a number from {low:g} to {high:g}.")
     if not low <= value <= high:
-        raise bad_field(name, f"'{name}' must be from {low:g} to {high:g}; it is {value:g}.")
+        # Not `:g`: a whole number of 400 digits has no float.
+        raise bad_field(name, f"'{name}' must be from {low:g} to {high:g}; it is {value!s:.20}.")
     return float(value)
 
 

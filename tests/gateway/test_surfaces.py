@@ -252,7 +252,7 @@ def test_accepted_values(fields: dict[str, Any]) -> None:
         ({"structured_outputs": {"json": "{}"}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
          "structured_outputs"),
-        ({"reasoning_effort": 5}, "reasoning_effort"),
+        ({"reasoning_effort": 5}, "reasoning_effort"), ({"top_p": 10**400}, "top_p"),
         ({"max_reasoning_tokens": -1}, "max_reasoning_tokens"),
         ({"thinking_budget": -1}, "thinking_budget"), ({"cache_prompt": 1}, "cache_prompt"),
         ({"chat_template_kwargs": {"enable_thinking": "no"}}, "chat_template_kwargs"),

@@ -384,3 +384,50 @@ def test_where_nothing_completes_a_form_none_is_found():
     free = _matcher(_call(AnswerFormat("regex", "a[xyz]b")))
     free.consume(TOKENIZER.encode_literal("a")[0])
     assert CLOSER.find(free) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": ["string", "null"]}, "a b"), ({"type": ["string", "null"]}, None),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "a"), ({"enum": ["x", "y"]}, "x"),
+        ({"const": "x"}, "x"), ({"type": ["string", "null"], "enum": ["x", None]}, None),
+        ({"$ref": "#/$defs/text"}, "a"), ({}, "a"), (True, "a"),
+    ],
+)  # fmt: skip
+def test_a_text_between_tags_is_raw_however_its_schema_says_text(schema: Json, value: str | None):
+    parameters = {"type": "object", "properties": {"k": schema}, "required": ["k"],
+                  "$defs": {"text": {"type": "string"}}}  # fmt: skip
+    tools = (Tool("f", None, parameters),)
+    raw = "null" if value is None else value
+    text = (
+        f"<tool_call>\n<function=f>\n<parameter=k>\n{raw}\n</parameter>\n</function>\n</tool_call>"
+    )
+    matcher = _matcher(_call(tools=tools, tool_choice=ToolChoice("required")), "xml")
+    for token in TOKENIZER.encode_literal(text):
+        matcher.consume(token)
+    assert matcher.is_accepting
+    reader = CallText(tools, stream="held", most_calls=None, new_id=lambda: "id")
+    parts = [*reader.push(text, 1), *reader.finish(1, is_cut=False)]
+    args = "".join(part.args or "" for part in parts if not isinstance(part, str))
+    assert json.loads(args) == {"k": value}
+
+
+@pytest.mark.parametrize("divisor", [999_983, 5.1e9 + 1])
+@pytest.mark.parametrize("is_tool", [True, False])
+def test_a_divisor_that_would_take_all_memory_is_refused(divisor: float, is_tool: bool):
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "multipleOf": divisor}}}
+    call = _call(AnswerFormat("json_schema", schema))
+    if is_tool:
+        call = _call(tools=(Tool("f", None, schema),), tool_choice=ToolChoice("required"))
+    with pytest.raises(Refusal, match="multipleOf"):
+        form_of(call, "hermes")
+    for small in (0.01, 100_000):
+        schema["properties"]["n"]["multipleOf"] = small
+        assert form_of(call, "hermes") is not None
+
+
+def test_divisors_that_are_joined_count_by_their_product():
+    parts: Json = [{"type": "integer", "multipleOf": 4_999}, {"multipleOf": 5_003}]
+    with pytest.raises(Refusal, match="multipleOf"):
+        form_of(_call(AnswerFormat("json_schema", {"allOf": parts})), "hermes")

@@ -11,6 +11,7 @@ from scripted import END, TOKENIZER, Bench, saying, submit, writer_of
 from proto.chat import AnswerFormat, Call, Message, TextPart, Tool, ToolChoice
 from proto.messages import Delta, Done
 from proto.plan import Plan, Thinking
+from worker.grammar.matcher import GrammarFault, Matcher
 
 PLAIN = "{{ messages[0].content }}{# tools #}"
 OPENING = "{{ messages[0].content }}\n<think>\n{# tools </think> #}"
@@ -175,6 +176,22 @@ def test_b32_a_call_inside_the_reasoning_ends_the_block():
     assert (done.thinking_closed_by, done.finish) == ("call", "tool_calls")
 
 
+def test_a_call_inside_the_reasoning_ends_no_block_where_the_answer_has_a_form():
+    """The form begins at its own start, so half a call before it would spoil both."""
+    call = _call(tools=TOOLS, tool_choice=ToolChoice("required"))
+    bench, done = _run(f"hm {HERMES}</think>\n\n{HERMES}", OPENING, call=call, plan=THINKING)
+    assert _of_kind(bench, "reasoning") == f"hm {HERMES}"
+    assert [name for name, _ in _calls(bench)] == ["get_weather"]
+    assert (done.thinking_closed_by, done.finish) == ("model", "tool_calls")
+
+
+def test_a_stop_string_behind_a_call_leaves_the_call():
+    params = {"stop": ("STOP",)}
+    bench, done = _run(HERMES + "\nok STOP x", PLAIN, call=_call(tools=TOOLS), params=params)
+    assert [name for name, _ in _calls(bench)] == ["get_weather"]
+    assert (done.finish, done.detail) == ("tool_calls", "stop_string")
+
+
 def test_b40_a_forced_choice_gives_one_call_even_when_the_model_writes_two():
     call = _call(tools=TOOLS, tool_choice=ToolChoice("required"), parallel_tool_calls=False)
     other = HERMES.replace("3", "4")
@@ -290,3 +307,14 @@ def test_a_capped_form_is_completed_and_a_limit_of_the_client_is_not():
         assert (done.finish, done.detail) == finish
         text = _of_kind(bench, "text")
         assert (json.loads(text) == {"a": ""}) if finish[0] == "stop" else text.startswith("{")
+
+
+def test_a_form_that_the_library_cannot_complete_is_cut(monkeypatch):
+    def give_up(self: Matcher) -> bytes:
+        raise GrammarFault("too complex")
+
+    monkeypatch.setattr(Matcher, "mask", give_up)
+    _, done = _run('{"aaaa', PLAIN, call=_call(answer_format=AnswerFormat("json_object")),
+                       plan=Plan(cap=4))  # fmt: skip
+    assert (done.finish, done.detail) == ("length", "max_tokens")
+    assert done.usage.completion_tokens == 4

@@ -295,3 +295,14 @@ def test_a_waiting_short_request_is_told_its_place_once():
     places = [q for q in bench.messages(Queued) if q.run_id == "side"]
     assert [(q.position, q.est_wait_ms) for q in places] == [(0, 0)]
     assert all(isinstance(delta, Delta) for delta in bench.messages(Delta))
+
+
+def test_the_answers_of_one_request_take_one_place_of_the_queue():
+    bench = _bench(ending_after(2), queue_size=2, slots=1, preparing=32)
+    for choice in range(16):
+        bench.say(submit(f"r{choice}", choice=choice, choices=16))
+    bench.say(submit("other", prompt="another"))
+    bench.say(submit("late", prompt="a third"))
+    bench.turn_until_done("other")
+    assert all(_finished(bench, f"r{choice}") for choice in range(16))
+    assert [refused.run_id for refused in bench.messages(Refused)] == ["late"]

@@ -67,7 +67,14 @@ def test_a_raw_prompt_is_text_without_template_or_control_tokens():
     assert _text_of(ids) == "a<|im_end|>b"
 
 
-def test_template_arguments_reach_the_template_and_win_over_the_plan():
+def test_a_plan_without_reasoning_wins_over_template_arguments():
+    template = ChatTemplate("{{ enable_thinking }}", {}, datetime.now)
+    call = _call("a", template_args={"enable_thinking": True})
+    ids = PromptWriter(TOKENIZER, template).write(call, is_thinking=False).ids
+    assert _text_of(ids) == "False"
+
+
+def test_template_arguments_reach_the_template_and_their_off_wins_over_the_plan():
     template = ChatTemplate("{{ enable_thinking }} {{ x }}", {}, datetime.now)
     writer = PromptWriter(TOKENIZER, template)
     plain = writer.write(_call("a"), is_thinking=True).ids

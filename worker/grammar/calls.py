@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from proto.chat import Json, Tool
+from worker.text.call_values import types_of
 
 CallForm = Literal["hermes", "xml"]
 
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+MOST_REFERENCES = 8  # followed from one parameter; a circle never ends
 
 
 def call_rules(tools: Sequence[Tool], form: CallForm, *, is_parallel: bool) -> str:
@@ -50,21 +53,49 @@ def _xml_rules(index: int, tool: Tool) -> list[str]:
 def _parameter_rules(rule: str, name: str, part: Any, whole: dict[str, Json]) -> list[str]:
     opening = literal(f"<parameter={name}>\n")
     closing = "\n</parameter>\n"
-    if isinstance(part, dict) and part.get("type") == "string":
-        if isinstance(values := part.get("enum"), list):
-            texts = " | ".join(literal(str(value)) for value in values)
+    schema = _resolved(part, whole)
+    types = types_of(schema)
+    if not schema or (types is not None and "string" in types):
+        if (values := _listed(schema)) is not None:
+            texts = " | ".join(literal(_raw(value)) for value in values)
             return [f"{rule}: {opening} ({texts}) {literal(closing)}"]
         # Any text up to the closing tag: values are raw, nothing in them is escaped.
         return [
             f"{rule}: {opening} {rule}_text",
             f"{rule}_text[suffix={literal(closing)}]: /(?s:.*)/",
         ]
-    value = part if isinstance(part, dict) else {}
     shared: dict[str, Json] = {key: whole[key] for key in ("$defs", "definitions") if key in whole}
     return [
         f"{rule}: {opening} {rule}_value {literal(closing)}",
-        f"{rule}_value: %json {_schema_text({**shared, **value})}",
+        f"{rule}_value: %json {_schema_text({**shared, **part})}",
     ]
+
+
+def _resolved(part: Any, whole: dict[str, Json]) -> dict[str, Json]:
+    """The schema that a parameter's leads to, by references within the tool; {} for any value."""
+    for _ in range(MOST_REFERENCES):
+        reference = part.get("$ref") if isinstance(part, dict) else None
+        keys = reference.split("/") if isinstance(reference, str) else []
+        if len(keys) != 3 or keys[0] != "#":
+            break
+        part = _member(_member(whole, keys[1]), keys[2])
+    return part if isinstance(part, dict) else {}
+
+
+def _member(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _listed(schema: dict[str, Json]) -> list[Json] | None:
+    """All values of a schema that lists them."""
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
+
+
+def _raw(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _schema_text(schema: dict[str, Json]) -> str:

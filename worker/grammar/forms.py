@@ -5,6 +5,8 @@ expressions, several of them under one start rule where a request offers a choic
 """
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -16,6 +18,8 @@ from worker.grammar.calls import CallForm, call_rules, literal
 
 # Without a bound a small model can write blanks for ever where JSON allows them.
 BLANKS = r"[ \n\r\t]{1,20}"
+MOST_REMAINDERS = 20_000  # 0.2 s and 20 MB; 5,000,011 of them take 45 s and gigabytes
+_DIVISOR = re.compile(r"multipleOf\W*?([0-9][0-9.]*(?:[eE][+-]?[0-9]+)?)")  # in rules as well
 ANY_OBJECT: dict[str, Json] = {"type": "object"}
 
 
@@ -107,7 +111,23 @@ def _form(
     source = json.dumps({"grammars": list(parts)}, ensure_ascii=False)
     if len(source.encode(errors="replace")) > GRAMMAR_BYTES:
         raise _bad(param, f"the grammar of the answer is over {GRAMMAR_BYTES} bytes")
+    if _remainders(source) > MOST_REMAINDERS:
+        raise _bad(param, "the values of 'multipleOf' are too large to be followed")
     return GrammarForm(source, param, choices)
+
+
+def _remainders(source: str) -> float:
+    """How many the grammar's divisors have: each a state of the library, beyond its own limits."""
+    counts = [_without_tens(float(found)) for found in _DIVISOR.findall(source)]
+    # Where schemas are joined, a number may have to meet all of them at once.
+    is_joined = "allOf" in source or "$ref" in source
+    return math.prod(counts) if is_joined else sum(counts)
+
+
+def _without_tens(divisor: float) -> float:
+    while divisor >= 10 and divisor % 10 == 0:  # a digit that must be 0 costs nothing
+        divisor /= 10
+    return max(divisor, 1.0)
 
 
 def _are_texts(value: Any) -> TypeGuard[list[str]]:

@@ -20,13 +20,15 @@ from worker.text.tool_calls import CallText
 class AnswerSyntax:
     """How the answer of one request is to be read.
 
-    `is_open`: the prompt leaves the reasoning open. `most_calls`: None where there is no limit.
+    `is_open`: the prompt leaves the reasoning open. `is_formed`: behind it a grammar is followed.
+    `most_calls`: None where there is no limit.
     """
 
     stops: tuple[str, ...] = ()
     reasoning: ReasoningForm = ReasoningForm("none")
     is_open: bool = False
     is_thinking: bool = False
+    is_formed: bool = False
     tools: tuple[Tool, ...] = ()
     tool_stream: Stream = "live"
     most_calls: int | None = None
@@ -58,6 +60,7 @@ class AnswerText:
             is_open=syntax.is_open,
             is_thinking=syntax.is_thinking,
             names=[tool.name for tool in syntax.tools],
+            is_formed=syntax.is_formed,
         )
         self._calls = CallText(
             syntax.tools, stream=syntax.tool_stream, most_calls=syntax.most_calls, new_id=new_id

@@ -61,9 +61,11 @@ class PromptWriter:
             sentence = "this model's chat template knows no tools"
             raise Refusal("bad_request", sentence, param="tools")
         marks = _Marks(self._control, self._nonce())
+        args = call.template_args or {}
         arguments: Mapping[str, Json] = {
-            "enable_thinking": is_thinking,
-            **(call.template_args or {}),
+            **args,
+            # Off wins: where the plan says no, the answer is not read for reasoning.
+            "enable_thinking": is_thinking and args.get("enable_thinking") is not False,
         }
         try:
             text = template.render(call.messages, arguments, marks.apply, call.tools)

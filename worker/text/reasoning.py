@@ -43,14 +43,21 @@ class ReasoningText:
     """Splits the text of an answer. Held back is only what may begin a marker.
 
     `is_open`: the prompt ends inside a block. `names`: of the offered tools; a call of one ends
-    the block.
+    the block, unless the answer has a form (`is_formed`), which begins behind the marker alone.
     """
 
     def __init__(
-        self, form: ReasoningForm, *, is_open: bool, is_thinking: bool, names: Iterable[str]
+        self,
+        form: ReasoningForm,
+        *,
+        is_open: bool,
+        is_thinking: bool,
+        names: Iterable[str],
+        is_formed: bool = False,
     ) -> None:
         self._form = form
         self._names = frozenset(names)
+        self._markers = (form.close, CALL) if self._names and not is_formed else (form.close,)
         self._closed_by: ClosedBy | None = None
         self._where: _Where = "answer"
         if is_open:
@@ -126,9 +133,8 @@ class ReasoningText:
 
     def _read_reasoning(self, piece: str) -> str:
         text = self._held + piece
-        markers = (self._form.close, CALL) if self._names else (self._form.close,)
-        found = [(at, marker) for marker in markers if (at := text.find(marker)) >= 0]
-        end, marker = min(found, default=(len(text) - held_length(text, *markers), ""))
+        found = [(at, marker) for marker in self._markers if (at := text.find(marker)) >= 0]
+        end, marker = min(found, default=(len(text) - held_length(text, *self._markers), ""))
         blank = self._blank_before(text[:end])
         self._reason(text[:blank])
         self._held = ""
