@@ -98,7 +98,7 @@ class Managed:
                     request.call, plan, request.params, seed, salt, choice, request.choices
                 )
                 runs.append(await stack.enter_async_context(run))
-            entry.run_id = runs[0].run_id
+                entry.run_id = entry.run_id or run.run_id
             try:
                 if request.is_stream:
                     finished = await answer.stream(runs[0].events(), self._open_after_s, self._now)
@@ -133,6 +133,7 @@ async def _read_together(runs: list[EngineRun]) -> list[tuple[list[Event], Finis
     finally:
         for read in reads:  # where one of them failed, nobody wants the others
             read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
 
 
 async def _read_all(run: EngineRun) -> tuple[list[Event], Finished]:

@@ -76,10 +76,6 @@ class Queue:
         self._waiting.append(run)
         self._waiting.sort(key=lambda waiting: waiting.band)  # stable: arrival within a band
 
-    def take(self) -> Run:
-        """The run whose turn it is."""
-        return self._waiting.pop(0)
-
     def remove(self, run: Run) -> None:
         """Gives a place up."""
         self._waiting.remove(run)

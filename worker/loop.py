@@ -14,11 +14,12 @@ from proto.messages import Beat
 from worker import prefill
 from worker.admission import REPEAT_S, Queue, Rates, draining, queue_timeout
 from worker.embedding.lane import EmbedLane
+from worker.grammar.closing import FormCloser
 from worker.mailbox import Board, Inbox, Outbox
 from worker.metrics import Metrics
 from worker.record import RunRecord
 from worker.reporter import Reporter
-from worker.run import Run, RunLimits
+from worker.run import Run, RunLimits, Vocabulary
 from worker.sampling.chooser import Chooser, Chosen
 from worker.siblings import SharedPrompts
 from worker.side import SideLane
@@ -89,8 +90,7 @@ class Loop:
         clock: Callable[[], float],
     ) -> None:
         self._engine = engine
-        self._end_ids = end_ids
-        self._token_bytes = token_bytes
+        self._vocabulary = Vocabulary(token_bytes, end_ids, FormCloser(token_bytes))
         self._limits = limits
         self._queue = queue
         self._side = side
@@ -186,7 +186,7 @@ class Loop:
     def _enqueue(self, prepared: Prepared) -> None:
         if self._queue.is_full:
             self._start_queued()  # a burst on an idle worker: the first of it need not wait
-        run = Run(prepared, self._limits, self._token_bytes, self._end_ids)
+        run = Run(prepared, self._limits, self._vocabulary)
         try:
             if self._drain_at is not None:
                 raise draining()
@@ -283,23 +283,29 @@ class Loop:
         return True
 
     def _advance(self, run: Run) -> None:
-        assert run.slot is not None
         try:
-            if ids := run.hidden_due:
-                self._inject(run, run.slot, ids)
-                return
-            if run.is_reading:
-                chosen = self._read(run, run.slot)
-            else:
-                chosen = run.next_of_end() or self._round(run, run.slot)
+            ending = self._step(run)
         except AssertionError:
             raise
         except Exception as fault:
             log.exception(ROUND_FAILED, run_id=run.id)
-            self._end(run, Ending("error", "internal", type(fault).__name__))
-            return
-        if chosen is not None:
-            self._commit(run, chosen)
+            ending = Ending("error", "internal", type(fault).__name__)
+        if ending is not None:
+            self._end(run, ending)
+
+    def _step(self, run: Run) -> Ending | None:
+        assert run.slot is not None
+        if ids := run.hidden_due:
+            return self._inject(run, run.slot, ids)
+        if run.is_reading:
+            chosen = self._read(run, run.slot)
+        else:
+            chosen = run.next_of_end() or self._round(run, run.slot)
+        if chosen is None:
+            return None
+        delta, ending = run.take(chosen, self._clock())
+        self._tell.delta(delta)
+        return ending
 
     def _read(self, run: Run, slot: Slot) -> Chosen | None:
         if run.shared is not None:
@@ -331,18 +337,12 @@ class Loop:
         self._metrics.saw_round(seconds)
         return chosen
 
-    def _inject(self, run: Run, slot: Slot, ids: Sequence[int]) -> None:
+    def _inject(self, run: Run, slot: Slot, ids: Sequence[int]) -> Ending | None:
         if len(ids) >= run.room_left():
-            self._end(run, Ending("length", "context"))
-            return
+            return Ending("length", "context")
         self._engine.inject(slot, ids)
         self._tell.delta(run.take_hidden(ids))
-
-    def _commit(self, run: Run, chosen: Chosen) -> None:
-        delta, ending = run.take(chosen, self._clock())
-        self._tell.delta(delta)
-        if ending is not None:
-            self._end(run, ending)
+        return None
 
     # The end of a run that holds a slot, in every way there is.
 

@@ -29,6 +29,15 @@ class RunLimits:
     wall_clock_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a run needs to know of the tokens. `token_bytes`: of each id."""
+
+    token_bytes: Sequence[bytes | None]
+    end_ids: frozenset[int]
+    closer: FormCloser
+
+
 class Run:
     """A run from the queue to its end."""
 
@@ -36,8 +45,7 @@ class Run:
         self,
         prepared: Prepared,
         limits: RunLimits,
-        token_bytes: Sequence[bytes | None],
-        end_ids: frozenset[int],
+        vocabulary: Vocabulary,
     ) -> None:
         submit = prepared.arrival.submit
         self.id = submit.run_id
@@ -50,7 +58,7 @@ class Run:
         self.prompt_key = (submit.cache_salt, submit.seed, prepared.prompt_hash)
         self.number = submit.start_token  # of the next token
         self.allowed = submit.start_token - 1 + submit.credit  # the last number it may release
-        self.text = AnswerText(token_bytes, prepared.syntax)
+        self.text = AnswerText(vocabulary.token_bytes, prepared.syntax)
         self.chooser = Chooser(
             prepared.sampling,
             prepared.prompt,
@@ -73,8 +81,7 @@ class Run:
         self._closing = prepared.closing
         self._hidden_due: tuple[int, ...] = ()
         self._end_of_form: deque[int] | None = None  # completes a form that is cut at a cap
-        self._token_bytes = token_bytes
-        self._end_ids = end_ids
+        self._vocabulary = vocabulary
         self._room = limits.max_len - len(self.prompt)
         self._cap = submit.plan.cap
         wanted = submit.params.max_tokens or limits.default_max_tokens
@@ -117,7 +124,7 @@ class Run:
     def take(self, chosen: Chosen, now_s: float) -> tuple[Delta, Ending | None]:
         """Reads the chosen token: what goes out with it, and the end where it is the last."""
         was_reasoning = self.text.is_reasoning
-        is_end = chosen.token in self._end_ids
+        is_end = chosen.token in self._vocabulary.end_ids
         said = Spoken("text", "") if is_end else self.text.push(chosen.token, self.number)
         self.record.count_token(now_s, is_reasoning=was_reasoning or self.text.is_reasoning)
         if was_reasoning and not self.text.is_reasoning:
@@ -179,7 +186,7 @@ class Run:
         if matcher is None or self.chooser.is_free:
             return ending
         try:
-            path = FormCloser(self._token_bytes).find(matcher)
+            path = self._vocabulary.closer.find(matcher)
         except GrammarFault:  # the library gives up at this place: cut like any other text
             path = None
         if path is None:
@@ -190,7 +197,9 @@ class Run:
     def _finish(self, said: Spoken, ending: Ending, *, is_end: bool) -> tuple[Spoken, Ending]:
         """The last token also lets out what was held back, and may thereby meet a stop string."""
         tail = self.text.finish(self.number, is_cut=not is_end)
-        kind = said.kind if said.piece else tail.kind
+        # Reasoning and text in one last token: what is to be read must not pass for reasoning.
+        kinds = {part.kind for part in (said, tail) if part.piece}
+        kind: Kind = "text" if "text" in kinds or not kinds else said.kind
         said = Spoken(kind, said.piece + tail.piece, said.calls + tail.calls)
         if self.text.is_stopped:
             ending = Ending("stop", "stop_string")
@@ -201,8 +210,9 @@ class Run:
     def _logprobs(self, chosen: Chosen) -> Logprobs:
         assert chosen.logprob is not None
         shown = ((chosen.token, chosen.logprob), *chosen.top)
+        spelled = self._vocabulary.token_bytes
         first, *others = (
-            TokenLogprob(token, (self._token_bytes[token] or b"").decode(errors="replace"), value)
+            TokenLogprob(token, (spelled[token] or b"").decode(errors="replace"), value)
             for token, value in shown
         )
         return Logprobs(first, tuple(others))

@@ -89,6 +89,8 @@ def test_logprobs_are_those_of_the_plain_logits():
     assert [token for token, _ in chosen.top] == [2, 3]
     assert [value for _, value in chosen.top] == pytest.approx([3.0 - total] * 2)
     assert _choose(Chooser(_sampling(), ()), row).logprob is None
+    few = _choose(Chooser(sampling, ()), row, np.array([1, 2, 3], np.int64))
+    assert (few.token, few.top) == (0, ((0, 0.0),))
     alone = _choose(Chooser(_sampling(top_logprobs=0), ()), row)
     assert (alone.top, alone.logprob) == ((), pytest.approx(3.0 - total))
 

@@ -65,7 +65,7 @@ def test_b42_twenty_thousand_tokens_take_linear_time():
 
     seconds(2_000)
     short, long = min(seconds(2_000) for _ in range(3)), seconds(20_000)
-    assert long < 30 * short  # quadratic would be 100 times
+    assert long < 50 * short  # quadratic would be 100 times
 
 
 def _whole(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:

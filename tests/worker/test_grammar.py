@@ -302,6 +302,11 @@ def test_end_ids_are_allowed_exactly_where_the_grammar_may_end_and_no_other_cont
         (_call(AnswerFormat("json_schema", {"d": "x" * 300_000})), "response_format", "bytes"),
         (_call(AnswerFormat("regex", "(?=a)b")), "structured_outputs", "look-around"),
         (_call(AnswerFormat("regex", "[")), "structured_outputs", "unclosed"),
+        # These compile, and fail at the first token.
+        (_call(AnswerFormat("regex", "a{1000000000}")), "structured_outputs", "too many"),
+        (_call(AnswerFormat("json_schema", {"type": "object", "properties": {
+            f"p{i}": {"type": "string"} for i in range(1000)}})), "response_format", "items"),
+        (_call(AnswerFormat("json_schema", {"not": {}})), "response_format", "grammar"),
         (_call(AnswerFormat("grammar", "start: nobody")), "structured_outputs", "nobody"),
         (_call(AnswerFormat("choice", [])), "structured_outputs", "choice"),
         (_call(AnswerFormat("choice", ["a"] * 257)), "structured_outputs", "256"),

@@ -12,6 +12,8 @@ from proto.chat import AnswerFormat, Call, Message, TextPart, Tool, ToolChoice
 from proto.messages import Delta, Done
 from proto.plan import Plan, Thinking
 from worker.grammar.matcher import GrammarFault, Matcher
+from worker.text.answer import AnswerSyntax, AnswerText
+from worker.text.reasoning import ReasoningForm
 
 PLAIN = "{{ messages[0].content }}{# tools #}"
 OPENING = "{{ messages[0].content }}\n<think>\n{# tools </think> #}"
@@ -149,6 +151,22 @@ def test_a_call_is_told_apart_and_ends_the_run(text: str, stream: str):
     assert len(ids) == 1 and ids[0].startswith("call_") and len(ids[0]) == 29
 
 
+@pytest.mark.parametrize(("stream", "most"), [("live", None), ("held", 1)])
+def test_a_held_call_comes_in_one_piece(stream: str, most: int | None):
+    bench, _ = _run(XML, call=_call(tools=TOOLS), plan=Plan(tool_stream=stream))
+    pieces = [p for d in bench.messages(Delta) for p in d.calls or () if p.args]
+    assert len(pieces) == most or (most is None and len(pieces) > 2)
+
+
+def test_reasoning_and_text_of_one_token_go_out_one_after_the_other():
+    spelled = [b"so</think>yes", b"!", b""]
+    answer = AnswerText(spelled, AnswerSyntax(reasoning=ReasoningForm("prompt"), is_open=True))
+    said = [answer.push(0, 1), answer.push(1, 2), answer.finish(3, is_cut=False)]
+    assert [(one.kind, one.piece) for one in said] == [
+        ("reasoning", "so"), ("text", "yes!"), ("text", ""),
+    ]  # fmt: skip
+
+
 def test_pieces_of_call_tokens_are_empty():
     bench, _ = _run(HERMES, call=_call(tools=TOOLS))
     assert all(piece == "" for delta in bench.messages(Delta) for piece in delta.pieces)
@@ -284,6 +302,20 @@ def test_b44_usage_is_the_same_in_the_answer_the_log_and_the_metrics():
     assert sum(counted.values()) == usage.upstream_output_tokens
 
 
+def test_a_fault_in_the_text_of_one_run_ends_that_run_alone(monkeypatch: pytest.MonkeyPatch):
+    bench = Bench(saying("abc"), lanes=2, slots=3)
+    bench.hello()
+    for run_id in ("r1", "r2"):
+        bench.say(submit(run_id))
+    bench.turn()
+    broken = bench.loop._running[0]
+    monkeypatch.setattr(broken.text, "push", lambda *_: 1 / 0)
+    dones = {run_id: bench.turn_until_done(run_id) for run_id in ("r1", "r2")}
+    assert (dones[broken.id].finish, dones[broken.id].error) == ("error", "ZeroDivisionError")
+    (other,) = set(dones) - {broken.id}
+    assert (dones[other].finish, bench.text(other)) == ("stop", "abc")
+
+
 def test_b46_the_first_delta_has_a_token():
     bench, done = _run("hm</think>yes", OPENING, plan=THINKING, params={"stop": ("yesterday",)})
     assert all(delta.ids for delta in bench.messages(Delta))
@@ -313,8 +345,11 @@ def test_a_form_that_the_library_cannot_complete_is_cut(monkeypatch):
     def give_up(self: Matcher) -> bytes:
         raise GrammarFault("too complex")
 
+    bench = Bench(saying('{"aaaa'), writer=writer_of(PLAIN))
+    bench.hello()
+    bench.say(submit(call=_call(answer_format=AnswerFormat("json_object")), plan=Plan(cap=4)))
+    bench.turn()
     monkeypatch.setattr(Matcher, "mask", give_up)
-    _, done = _run('{"aaaa', PLAIN, call=_call(answer_format=AnswerFormat("json_object")),
-                       plan=Plan(cap=4))  # fmt: skip
+    done = bench.turn_until_done("r1")
     assert (done.finish, done.detail) == ("length", "max_tokens")
     assert done.usage.completion_tokens == 4

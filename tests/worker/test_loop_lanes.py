@@ -184,6 +184,16 @@ def test_a_drain_lets_short_requests_finish_and_refuses_those_that_wait():
     assert bench.loop.is_drained
 
 
+def test_a_worker_is_not_drained_while_a_short_request_runs():
+    bench = _bench(side=SIDE)
+    bench.say(submit("side", params=SHORT, plan=Plan(lane="side")))
+    bench.turn(2)
+    bench.loop._start_drain()
+    assert not bench.loop.is_drained
+    bench.turn_until_done("side")
+    assert bench.loop.is_drained
+
+
 def test_a_parked_short_request_waits_for_its_credit():
     bench = _bench(side=SIDE)
     bench.say(submit("main"))

@@ -7,14 +7,16 @@ roll back and copy.
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from llguidance._lib import LLParserLimits
 
 from proto.faults import Refusal
 from worker.grammar.forms import GrammarForm
-from worker.grammar.matcher import Matcher, sentence_of
+from worker.grammar.matcher import GrammarFault, Matcher, sentence_of
 
 KEPT = 64  # compiled grammars
+TRIED = 8  # first tokens of a new grammar
 
 
 class GrammarCompiler:
@@ -38,10 +40,27 @@ class GrammarCompiler:
         if matcher is None:
             matcher = LLMatcher(self._tokenizer, form.source, log_level=0, limits=self._limits)
             if matcher.is_error():
-                sentence = f"no grammar can be made of it: {sentence_of(matcher.get_error())}"
-                raise Refusal("bad_request", sentence, param=form.param)
+                raise _unusable(form, sentence_of(matcher.get_error()))
+            self._try(form, Matcher(matcher.deep_copy(), self._width))
             self._kept[form.source] = matcher
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(form.source)
         return Matcher(matcher.deep_copy(), self._width)
+
+    def _try(self, form: GrammarForm, start: Matcher) -> None:
+        """Goes one step in a few ways: what is too complex shows there, and not when compiled."""
+        try:
+            ways = np.flatnonzero(start.allowed())
+            for token in ways[:TRIED].tolist():
+                ahead = start.copy()
+                ahead.consume(token)
+                ahead.mask()
+        except GrammarFault as fault:
+            raise _unusable(form, str(fault)) from fault
+        if not len(ways):
+            raise _unusable(form, "nothing can follow it")
+
+
+def _unusable(form: GrammarForm, reason: str) -> Refusal:
+    return Refusal("bad_request", f"no grammar can be made of it: {reason}", param=form.param)

@@ -133,7 +133,8 @@ def _with_logprobs(token: int, plain: Logits, sampling: Sampling) -> Chosen:
     values = plain.astype(np.float64)
     values -= values.max()
     values -= np.log(np.exp(values).sum())
-    count = min(sampling.top_logprobs or 0, len(values))
+    # Ids without a token have none, however few there are.
+    count = min(sampling.top_logprobs or 0, int((values > -np.inf).sum()))
     top: tuple[tuple[int, float], ...] = ()
     if count:
         likeliest = np.argpartition(-values, count - 1)[:count]
