@@ -86,6 +86,9 @@ def _write(matcher: Matcher, seed: int, most: int = 60, closing: str = "") -> st
 
 # The library holds numbers as 64-bit floats, which know every whole number up to here.
 WHOLE = st.integers(-(2**53), 2**53)
+# It writes the character DEL as an escape only.
+ALPHABET = st.characters(exclude_characters="\x7f")
+TEXT = st.text(ALPHABET)
 SCHEMA_TYPES = ("integer", "number", "boolean", "null", "string")
 
 
@@ -124,7 +127,9 @@ def _object(properties: dict[str, Json], is_required: bool) -> dict[str, Json]:
     }
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=200, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(_schemas(), st.integers(0, 2**32))
 def test_every_answer_to_a_random_schema_validates(schema: dict[str, Json], seed: int):
     matcher = _matcher(_call(AnswerFormat("json_schema", schema)))
@@ -132,7 +137,7 @@ def test_every_answer_to_a_random_schema_validates(schema: dict[str, Json], seed
     jsonschema.validate(json.loads(written), schema)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), _schemas())
 def test_what_a_schema_allows_is_not_kept_from_the_model(data, schema: dict[str, Json]):
     value = data.draw(_values(schema))
@@ -166,17 +171,17 @@ def _values(schema: dict[str, Json]) -> st.SearchStrategy[Json]:
         case {"pattern": _}:
             return st.text("abc", min_size=2, max_size=4)
         case {"type": "string", "maxLength": most}:
-            return st.text(max_size=most)
+            return st.text(ALPHABET, max_size=most)
         case {"type": "integer", "minimum": low, "maximum": high}:
             return st.integers(low, high)
         case {"type": ["string", "null"]}:
-            return st.none() | st.text()
+            return st.none() | TEXT
     plain = {
         "integer": st.integers(),
         "number": st.integers() | st.floats(-1e6, 1e6),
         "boolean": st.booleans(),
         "null": st.none(),
-        "string": st.text(),
+        "string": TEXT,
     }
     return plain[str(schema["type"])]
 
@@ -186,7 +191,7 @@ def test_any_object_is_json(seed: int):
     assert isinstance(json.loads(_write(_matcher(_call(AnswerFormat("json_object"))), seed)), dict)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, derandomize=True, deadline=None)
 @given(
     st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=12, unique=True), st.integers(0)
 )
@@ -381,14 +386,11 @@ def test_a_form_is_completed_in_a_short_way(begun: str, end: str):
     assert matcher.consumed == before
 
 
-def test_where_nothing_completes_a_form_none_is_found():
-    matcher = _matcher(_call(AnswerFormat("regex", "[Z]{9}Q")))
-    matcher.consume(TOKENIZER.encode_literal("Z")[0])
-    # Z is forced, but Q can be reached by forced tokens only: found. A free letter is not.
-    assert CLOSER.find(matcher) is not None
-    free = _matcher(_call(AnswerFormat("regex", "a[xyz]b")))
-    free.consume(TOKENIZER.encode_literal("a")[0])
-    assert CLOSER.find(free) is None
+def test_a_form_that_no_short_way_completes_is_left():
+    for pattern, is_found in (("[Z]{9}Q", True), ("Z[xyz]b", True), ("Z[xyz]{5000}", False)):
+        matcher = _matcher(_call(AnswerFormat("regex", pattern)))
+        matcher.consume(TOKENIZER.encode_literal("Z")[0])
+        assert (CLOSER.find(matcher) is not None) is is_found, pattern
 
 
 @pytest.mark.parametrize(
