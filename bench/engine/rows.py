@@ -2,7 +2,7 @@
 
 The embedded model, or a `.gguf` file or folder named as the argument. Layouts take turns within
 each round; the table has medians of the rounds, with the least time beside it. A verify of N rows
-is a forward of N rows behind 256 tokens, with the logits of all of them.
+is a forward of N rows behind 256 tokens, with the logits of all of them; of one row, a plain step.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import torch
 
 from proto.worker_settings import Launch, WeightLayout, WorkerSettings
 from worker.engine import Engine, build_engine
-from worker.kernels.attention import Prefill
+from worker.kernels.attention import Prefill, Step
 from worker.kernels.sdpa import SdpaAttention
 from worker.loading.locate import open_checkpoint
 from worker.models.decoder import Decoder
@@ -89,7 +89,8 @@ def _verify(path: Path, layout: WeightLayout) -> Callable[[int], None]:
     @torch.inference_mode()
     def verify(rows: int) -> None:
         some = ids[CONTEXT : CONTEXT + rows]
-        model.logits(model.forward(some, cache, Prefill(CONTEXT, rows)))
+        kind = Step(CONTEXT) if rows == 1 else Prefill(CONTEXT, rows)
+        model.logits(model.forward(some, cache, kind))
 
     return verify
 

@@ -186,6 +186,22 @@ def test_packed_products_are_the_plain_ones(folder: Path):
         assert torch.equal(made(x), PlainProduct(weight, bias)(x))
 
 
+@pytest.mark.parametrize("inputs", [64, 512])
+def test_few_rows_of_a_large_weight_are_sent_as_four_and_keep_their_bits(inputs: int, monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    made = product_of(torch.randn(1024, inputs, generator=generator).bfloat16())
+    if not isinstance(made, PackedProduct):
+        pytest.skip("This CPU or this torch packs no bf16 weights.")
+    sent, plain = [], PackedProduct._product
+    monkeypatch.setattr(
+        PackedProduct, "_product", lambda self, x: sent.append(len(x)) or plain(self, x)
+    )
+    x = torch.randn(5, inputs, generator=generator).bfloat16()
+    for rows in range(1, 6):
+        assert torch.equal(made(x[:rows]), plain(made, x)[:rows])
+    assert sent == ([4, 4, 3, 4, 5] if inputs == 512 else [1, 2, 3, 4, 5])
+
+
 def test_a_packed_product_that_is_wrong_is_not_used(monkeypatch):
     weight = torch.randn(96, 64).bfloat16()
     monkeypatch.setattr(product.PackedProduct, "__call__", lambda self, x: x[:, :1] * 0)

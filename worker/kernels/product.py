@@ -16,6 +16,10 @@ log = structlog.get_logger()
 PACKING_UNAVAILABLE = "packing.unavailable"
 
 FP32_ROWS = 4  # fp32 products sum differently below four rows, so they get padded
+# Packed bf16 products of one and two rows cost more than of four: of 4096 x 2048 by 15 and 35 %, of
+# 3072 x 576 by 5 and 11 %, the making of the four included. Smaller weights gain nothing.
+BF16_ROWS = 4
+BF16_REPEATED_VALUES = 2**19
 CHECK_ROWS = 2
 CHECK_ERROR = 1e-2  # relative; a packed product that is farther off is not used
 
@@ -75,9 +79,16 @@ class PackedProduct:
         self.dtype = weight.dtype
         self._packed = torch.ops.mkldnn._reorder_linear_weight(weight)
         self._bias = bias
+        self._least_rows = BF16_ROWS if weight.numel() >= BF16_REPEATED_VALUES else 1
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Product`."""
+        rows = x.shape[0]
+        if self._least_rows >= 2 * rows:
+            return self._product(torch.cat((x,) * (self._least_rows // rows)))[:rows]
+        return self._product(x)
+
+    def _product(self, x: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(
             x, self._packed, self._bias, "none", [], ""
         )

@@ -83,5 +83,6 @@ class Head:
             return logits
         ids = logits.topk(min(self.RECOMPUTED, logits.shape[-1]), dim=-1).indices
         # A product and a sum, since a batched matrix product depends on the rows beside it.
-        exact = (weight[ids].float() * hidden[:, None]).sum(-1)  # (rows, RECOMPUTED)
+        rows = functional.embedding(ids, weight).float()  # (rows, RECOMPUTED, hidden)
+        exact = rows.mul_(hidden[:, None]).sum(-1)
         return logits.scatter_(1, ids, exact)
