@@ -15,7 +15,7 @@ FUZZ ?=
 SOAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateway test-llamacpp bench-gateway gpu-check fuzz soak first-use lint format lock
+.PHONY: help run test test-gateway test-llamacpp bench-gateway bench-engine gpu-check fuzz soak first-use lint format lock
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,18 +35,27 @@ test-gateway: ## the same tests in an environment without torch (the worker's ar
 	@scripts/setup $(GATEWAY_VENV) test
 	$(GATEWAY_VENV)/bin/pytest $(PYTEST)
 
-test-llamacpp: ## against llama.cpp's server (llama-cpp-python, built from source in an environment of its own)
+test-llamacpp: ## against llama.cpp's server and its logits (llama-cpp-python, built from source in an environment of its own)
 	@scripts/setup $(VENV) test-worker
 	@test -x $(LLAMACPP_VENV)/bin/python || python3 -m venv $(LLAMACPP_VENV)
 	@$(LLAMACPP_VENV)/bin/python -c 'import llama_cpp.server' 2>/dev/null || \
 		$(LLAMACPP_VENV)/bin/pip install --quiet 'llama-cpp-python[server]==0.3.36'
 	@$(VENV)/bin/tandem fetch-model
-	TANDEM_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python $(VENV)/bin/pytest -q -s -m llamacpp tests/e2e
+	TANDEM_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python $(VENV)/bin/pytest -q -s -m llamacpp \
+		tests/e2e tests/worker/test_llamacpp_oracle.py
 
 bench-gateway: ## what a request costs here, in nginx, Envoy and LiteLLM (6 min; BENCH=--quick: 1.5 min)
 	@scripts/setup $(GATEWAY_VENV) test
 	@bench/setup-peers $(PEERS_VENV)
 	@$(GATEWAY_VENV)/bin/python -m bench.gateway --tandem $(GATEWAY_VENV)/bin/tandem --peers $(PEERS_VENV)/bin $(BENCH)
+
+bench-engine: ## decoding and prefill beside transformers and llama.cpp (10 min; BENCH='--only families')
+	@scripts/setup $(VENV) test-worker
+	@test -x $(LLAMACPP_VENV)/bin/python || python3 -m venv $(LLAMACPP_VENV)
+	@$(LLAMACPP_VENV)/bin/python -c 'import llama_cpp' 2>/dev/null || \
+		$(LLAMACPP_VENV)/bin/pip install --quiet 'llama-cpp-python[server]==0.3.36'
+	@$(VENV)/bin/tandem fetch-model
+	@$(VENV)/bin/python -m bench.engine --llamacpp $(LLAMACPP_VENV)/bin/python $(BENCH)
 
 gpu-check: ## what the engine is and does on this machine's GPU (8 min at most; GPU_CHECK='--only G1')
 	@$(GPU_PYTHON) scripts/gpu-check $(GPU_CHECK)

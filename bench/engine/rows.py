@@ -2,21 +2,21 @@
 
 The embedded model, or a `.gguf` file or folder named as the argument. Layouts take turns within
 each round; the table has medians of the rounds, with the least time beside it. A verify of N rows
-is a forward of N rows behind 256 tokens, with the logits of all of them.
+is a forward of N rows behind 256 tokens, with the logits of all of them; of one row, a plain step.
 """
 
 import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from proto.worker_settings import Launch, WeightLayout, WorkerSettings
 from worker.engine import Engine, build_engine
-from worker.kernels.attention import Prefill
+from worker.kernels.attention import Prefill, Step
 from worker.kernels.sdpa import SdpaAttention
 from worker.loading.locate import open_checkpoint
 from worker.models.decoder import Decoder
@@ -47,19 +47,27 @@ def main() -> None:
     load = os.getloadavg()[0]
     print(f"{options.model.name}, torch {torch.__version__}, {options.threads} threads, ", end="")
     print(f"load {load:.1f}, {options.rounds} rounds: median (least)\n")
-    verifies = {layout: _verify(options.model, layout) for layout in options.layouts}
-    print(f"| verify at {CONTEXT}, ms | {' | '.join(map(str, ROWS))} |")
-    print("|---" * (len(ROWS) + 1) + "|")
+    for line in table(options.model, options.layouts, options.rounds):
+        print(line)
+    _print_decoding(options.model, options.layouts, options.rounds)
+
+
+def table(path: Path, layouts: Sequence[WeightLayout], rounds: int) -> list[str]:
+    """The lines of the table."""
+    verifies = {layout: _verify(path, layout) for layout in layouts}
     times = {layout: {rows: [] for rows in ROWS} for layout in verifies}
-    for _ in range(options.rounds + 1):  # the first warms up
+    for _ in range(rounds + 1):  # the first warms up
         for rows in ROWS:
             for layout, verify in verifies.items():
                 times[layout][rows].append(_timed_ms(lambda v=verify, r=rows: v(r)))
+    lines = [
+        f"| verify at {CONTEXT}, ms | {' | '.join(map(str, ROWS))} |",
+        "|---" * (len(ROWS) + 1) + "|",
+    ]
     for layout, of_rows in times.items():
         cells = [f"{statistics.median(t[1:]):.1f} ({min(t[1:]):.1f})" for t in of_rows.values()]
-        print(f"| {layout} | {' | '.join(cells)} |")
-    verifies.clear()
-    _print_decoding(options.model, options.layouts, options.rounds)
+        lines.append(f"| {layout} | {' | '.join(cells)} |")
+    return lines
 
 
 def _print_decoding(path: Path, layouts: tuple[WeightLayout, ...], rounds: int) -> None:
@@ -89,7 +97,8 @@ def _verify(path: Path, layout: WeightLayout) -> Callable[[int], None]:
     @torch.inference_mode()
     def verify(rows: int) -> None:
         some = ids[CONTEXT : CONTEXT + rows]
-        model.logits(model.forward(some, cache, Prefill(CONTEXT, rows)))
+        kind = Step(CONTEXT) if rows == 1 else Prefill(CONTEXT, rows)
+        model.logits(model.forward(some, cache, kind))
 
     return verify
 

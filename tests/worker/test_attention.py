@@ -102,6 +102,19 @@ def test_sdpa_and_what_is_asked_of_flash_are_attention_by_its_definition(rows: R
         assert (out - naive).abs().max() <= FP32_TOLERANCE, kernel.name
 
 
+@pytest.mark.parametrize("window", [0, 24])
+def test_a_row_that_is_read_alone_costs_and_gives_what_a_step_does(window: int):
+    shape = _heads("grouped", torch.bfloat16)
+    source = torch.Generator().manual_seed(1)
+    q = torch.randn(1, 8, 32, generator=source).bfloat16()
+    keys, values = (torch.randn(151, 2, 32, generator=source).bfloat16() for _ in range(2))
+    cache = choice._cache(keys, values, 1)
+    sight, kernel = choice.Sight(1, shape.head_dim**-0.5, window), SdpaAttention()
+    alone, step = (kernel.attend(q, sight, cache, rows) for rows in (Prefill(150, 1), Step(150)))
+    assert torch.equal(alone, step)
+    assert not kernel._masks  # torch takes three times as long with one
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_heads_may_be_grouped_in_any_way(shape: str):
     for rows, window in ((Prefill(150, 64), 24), (Step(150), 0)):

@@ -15,7 +15,7 @@ from worker.faults import StartFault
 from worker.grammar.forms import form_of
 from worker.grammar.matcher import Matcher
 from worker.kernels import product
-from worker.kernels.product import PackedProduct, PlainProduct, product_of
+from worker.kernels.product import InFours, PackedProduct, PlainProduct, product_of
 from worker.loading.locate import open_checkpoint
 from worker.models.config import SamplingDefaults
 from worker.sampling.chooser import Chooser
@@ -184,6 +184,46 @@ def test_packed_products_are_the_plain_ones(folder: Path):
     for rows in (1, 2, 3, 17, 64):
         x = torch.randn(rows, 64, generator=generator).bfloat16()
         assert torch.equal(made(x), PlainProduct(weight, bias)(x))
+
+
+@pytest.mark.parametrize("shape", [(96, 64), (512, 1536), (33, 40), (2048, 1024)])
+def test_fp32_rows_keep_their_bits_whatever_stands_beside_them(shape: tuple[int, int]):
+    generator = torch.Generator().manual_seed(3)
+    weight, bias = torch.randn(shape, generator=generator), torch.randn(shape[0])
+    made = product_of(weight, bias)
+    x = torch.randn(70, shape[1], generator=generator)
+    alone = torch.cat([made(row) for row in x.split(1)])
+    for rows in (2, 3, 4, 5, 8, 17, 33, 64, 70):
+        assert torch.equal(made(x[:rows]), alone[:rows])
+    exact = x.double() @ weight.double().T + bias
+    assert (alone - exact).abs().max() <= 1e-4 * exact.abs().max()
+
+
+def test_an_fp32_product_that_rounds_what_goes_in_is_not_used(monkeypatch):
+    weight, packed = torch.randn(96, 64), PackedProduct._product
+    assert isinstance(product_of(weight), InFours)
+    if not isinstance(product_of(weight)._product, PackedProduct):
+        pytest.skip("This CPU or this torch packs no fp32 weights.")
+    monkeypatch.setattr(
+        PackedProduct, "_product", lambda self, x: packed(self, x.bfloat16().float())
+    )
+    assert isinstance(product_of(weight)._product, PlainProduct)
+
+
+@pytest.mark.parametrize("inputs", [64, 512])
+def test_few_rows_of_a_large_weight_are_sent_as_four_and_keep_their_bits(inputs: int, monkeypatch):
+    generator = torch.Generator().manual_seed(3)
+    made = product_of(torch.randn(1024, inputs, generator=generator).bfloat16())
+    if not isinstance(made, PackedProduct):
+        pytest.skip("This CPU or this torch packs no bf16 weights.")
+    sent, plain = [], PackedProduct._product
+    monkeypatch.setattr(
+        PackedProduct, "_product", lambda self, x: sent.append(len(x)) or plain(self, x)
+    )
+    x = torch.randn(5, inputs, generator=generator).bfloat16()
+    for rows in range(1, 6):
+        assert torch.equal(made(x[:rows]), plain(made, x)[:rows])
+    assert sent == ([4, 4, 3, 4, 5] if inputs == 512 else [1, 2, 3, 4, 5])
 
 
 def test_a_packed_product_that_is_wrong_is_not_used(monkeypatch):

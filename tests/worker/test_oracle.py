@@ -18,8 +18,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from worker.kernels.attention import Prefill, Step
+from worker.kernels.product import product_of
 from worker.loading.gguf import GgufFile
 from worker.models.decoder import Decoder
+from worker.models.layers import Head
 from worker.text.tokenizer import tokenizer_from_gguf
 
 TINY_TOLERANCE = 1e-5
@@ -79,16 +81,55 @@ def test_gate_and_up_of_experts_may_stand_in_one_tensor_of_a_gguf(is_fused: bool
     assert torch.equal(logits_in_chunks(build(file), ids, 64), ours)
 
 
-def test_bf16_logits_that_choose_are_computed_in_fp32(tmp_path: Path):
+@pytest.mark.parametrize("rows", [1, 3, 64])
+def test_logits_that_choose_are_fp32_products_with_the_rows_of_a_bf16_head(rows: int):
+    source = torch.Generator().manual_seed(5)
+    weight = torch.randn(2000, 64, generator=source).bfloat16()
+    hidden = torch.randn(rows, 64, generator=source)
+    logits = Head(weight, None)(hidden)
+    rounded = product_of(weight)(hidden.bfloat16()).float()
+    ids = rounded.topk(Head.RECOMPUTED, dim=-1).indices
+    exact = (hidden.double() @ weight.double().T).gather(1, ids)
+    assert (logits.gather(1, ids) - exact).abs().max() <= 1e-5
+    assert torch.equal(logits.scatter(1, ids, 0.0), rounded.scatter(1, ids, 0.0))
+    # A bf16 head puts many ids on one value; none of those that choose share theirs.
+    assert rounded.gather(1, ids)[0].unique().numel() < Head.RECOMPUTED
+    assert logits.gather(1, ids)[0].unique().numel() == Head.RECOMPUTED
+
+
+def test_fp32_logits_shrink_the_flips_of_a_bf16_layout(tmp_path: Path):
+    """Steps against chunks, 960 rows: fp32 where it chooses, and a head in bf16 throughout."""
     write_tiny("llama", tmp_path)
-    exact, rounded = build(tmp_path), build(tmp_path, "bf16")
-    ids = _ids()
-    logits = logits_in_chunks(rounded, ids, 64)
-    top = logits.topk(64, dim=-1).values
-    # A bf16 head would only give values of 8 significant bits.
-    assert not torch.equal(top, top.bfloat16().float())
-    error = (logits - logits_in_chunks(exact, ids, 64)).abs()
-    assert error.mean() < 0.05
+    model = build(tmp_path, "bf16")
+    flips = {"fp32": 0, "bf16": 0}
+    for seed in range(8):
+        ids = torch.randint(0, 512, (120,), generator=torch.Generator().manual_seed(seed))
+        steps, chunks = (_hidden(model, ids, chunk) for chunk in (1, 16))
+        for name, head in (("fp32", model.logits), ("bf16", lambda x: _rounded(model, x))):
+            chosen, other = (head(hidden).argmax(-1) for hidden in (steps, chunks))
+            flips[name] += int((chosen != other).sum())
+    assert flips["fp32"] < flips["bf16"], flips
+
+
+@torch.inference_mode()
+def _hidden(model: Decoder, ids: torch.Tensor, chunk: int) -> torch.Tensor:
+    cache = model.new_cache(128)
+    return torch.cat(
+        [
+            model.forward(ids[start : start + chunk], cache, _rows(start, ids[start:], chunk))
+            for start in range(0, len(ids), chunk)
+        ]
+    )
+
+
+def _rows(start: int, left: torch.Tensor, chunk: int) -> Prefill | Step:
+    return Step(start) if chunk == 1 else Prefill(start, min(chunk, len(left)))
+
+
+@torch.inference_mode()
+def _rounded(model: Decoder, hidden: torch.Tensor) -> torch.Tensor:
+    """Logits of a head that gives bf16 values."""
+    return model._head._product(model._norm(hidden).bfloat16()).float()
 
 
 @pytest.mark.model

@@ -194,11 +194,13 @@ def write_gguf_twin(
     *,
     is_fused: bool = False,
     codes: str | None = None,
+    is_run: bool = False,
 ) -> None:
     """Writes transformers' model as the converters of llama.cpp would: names, values, row order.
 
     `extra`: further tensors, by their GGUF names. `is_fused`: gate and up of experts in one tensor.
-    `codes`: the type, such as Q4_1, of linears whose inputs can have it.
+    `codes`: the type, such as Q4_1, of linears whose inputs can have it. `is_run`: with the keys
+    that llama.cpp insists on and we do not read.
     """
 
     def add(name: str, values: torch.Tensor) -> None:
@@ -229,6 +231,12 @@ def write_gguf_twin(
         writer.add_uint32(f"{arch}.ssm.inner_size", inner)
     if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
         writer.add_float32(f"{arch}.final_logit_softcapping", cap)
+    if is_run:
+        writer.add_string("tokenizer.ggml.model", "none")
+        writer.add_uint32(f"{arch}.vocab_size", config.vocab_size)
+        writer.add_uint32(f"{arch}.attention.value_length", config.head_dim)
+        # Which pairs of dims turn by which position of an image; a text's are all equal.
+        writer.add_array(f"{arch}.rope.dimension_sections", [1, 1, 0, 0])
     kinds = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(kinds[arch], config.num_hidden_layers)
     for name, weight in model.state_dict().items():

@@ -23,7 +23,8 @@ class SdpaAttention:
         keys, values = kv.read(sight.layer, rows.start + rows.count)
         keys, values = keys[:, first:], values[:, first:]  # (kv_heads, length, head_dim)
         match rows:
-            case Step():
+            # A row that stands alone sees all keys, whatever it is called.
+            case Step() | Prefill(count=1):
                 return _attend_one(q, keys, values, sight.scale)
             case Prefill():
                 return self._attend_many(q, keys, values, sight, rows)

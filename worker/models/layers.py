@@ -67,8 +67,8 @@ class Head:
     RECOMPUTED = 64  # ids a row; anything likely to be drawn is among them
 
     def __init__(self, weight: Tensor, cap: float | None) -> None:
-        self._weight = weight
         self._product = product_of(weight)
+        self._rows = None if weight.dtype == torch.float32 else weight  # that ids are read from
         self._cap = cap
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ class Head:
         return logits if self._cap is None else (logits / self._cap).tanh() * self._cap
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        weight = self._weight
-        logits = self._product(hidden.to(weight.dtype)).float()
-        if weight.dtype == torch.float32:
+        logits = self._product(hidden.to(self._product.dtype)).float()
+        if self._rows is None:
             return logits
         ids = logits.topk(min(self.RECOMPUTED, logits.shape[-1]), dim=-1).indices
         # A product and a sum, since a batched matrix product depends on the rows beside it.
-        exact = (weight[ids].float() * hidden[:, None]).sum(-1)  # (rows, RECOMPUTED)
+        rows = functional.embedding(ids, self._rows).float()  # (rows, RECOMPUTED, hidden)
+        exact = rows.mul_(hidden[:, None]).sum(-1)
         return logits.scatter_(1, ids, exact)

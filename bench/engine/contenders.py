@@ -1,0 +1,139 @@
+"""Who is measured: our engine, transformers, llama.cpp. Each answers one prompt, alone, greedy.
+
+Knows how each is asked; no rounds, no table.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from proto.worker_settings import Launch, WeightLayout, WorkerSettings
+from worker.engine import Engine, build_engine
+from worker.loading.locate import open_checkpoint
+from worker.sampling.chooser import Chooser
+from worker.sampling.params import Sampling
+from worker.settings import Machine
+
+MAX_LEN = 1024
+CHUNK = 256  # tokens that we forward together, as the worker does on a CPU
+GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
+SCRIPT = Path(__file__).with_name("llamacpp.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer. The first token counts to the prefill."""
+
+    prefill_s: float
+    decode_s: float
+    tokens: list[int]
+
+
+class Contender(Protocol):
+    """One engine with one model."""
+
+    name: str
+
+    def write(self, prompt: list[int], count: int, follow: list[int] | None) -> Answer:
+        """`count` tokens after the prompt: its own, or those of `follow`, which it commits."""
+        ...
+
+
+class Ours:
+    """The engine of the worker, in this process; plain decoding."""
+
+    def __init__(self, path: Path, layout: WeightLayout) -> None:
+        self.name = f"tandem {layout}"
+        self._engine = _engine(path, layout)
+
+    def write(self, prompt: list[int], count: int, follow: list[int] | None) -> Answer:
+        """See `Contender`."""
+        engine = self._engine
+        began_s = time.perf_counter()
+        slot = engine.open(tuple(prompt), Chooser(GREEDY, tuple(prompt)))
+        plan, chosen = engine.plan(tuple(prompt)), None
+        while chosen is None:
+            chosen = engine.read_chunk(slot, plan.chunk_end(slot.kv_len, len(prompt)))
+        first_s = time.perf_counter()
+        for number in range(1, count):
+            if follow is not None:
+                slot.ctx[-1] = follow[number - 1]  # the root is not forwarded yet
+            engine.round(slot)
+        end_s = time.perf_counter()
+        tokens = slot.ctx[len(prompt) :]
+        engine.close(slot)
+        return Answer(first_s - began_s, end_s - first_s, tokens)
+
+
+def _engine(path: Path, layout: WeightLayout) -> Engine:
+    settings = WorkerSettings(model=str(path), weights=layout, max_len=MAX_LEN)
+    launch = Launch(settings, "bench", str(path), "", "")
+    machine = Machine("cpu", threads=0, chunk=CHUNK, lanes=1, slots=1)
+    return build_engine(launch, machine, open_checkpoint(path), masked_ids=(), end_ids=())
+
+
+class Transformers:
+    """transformers without compilation, in a loop of its own: `generate` would cost it more."""
+
+    def __init__(self, folder: Path, layout: WeightLayout) -> None:
+        self.name = f"transformers {layout}"
+        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[layout]
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+    @torch.inference_mode()
+    def write(self, prompt: list[int], count: int, follow: list[int] | None) -> Answer:
+        """See `Contender`."""
+        began_s = time.perf_counter()
+        cache = DynamicCache(config=self._model.config)
+        tokens = [self._next(prompt, cache)]
+        first_s = time.perf_counter()
+        while len(tokens) < count:
+            if follow is not None:
+                tokens[-1] = follow[len(tokens) - 1]
+            tokens.append(self._next(tokens[-1:], cache))
+        return Answer(first_s - began_s, time.perf_counter() - first_s, tokens)
+
+    def _next(self, ids: list[int], cache: DynamicCache) -> int:
+        made = self._model(torch.tensor([ids]), cache=cache, use_cache=True, logits_to_keep=1)
+        return int(made.logits[0, -1].argmax())
+
+
+class LlamaCpp:
+    """llama.cpp in a process of its own. Raises: OSError, when it does not start."""
+
+    def __init__(self, python: Path, model: Path, kind: str, threads: int) -> None:
+        self.name = f"llama.cpp {kind}"
+        self._process = subprocess.Popen(
+            [str(python), str(SCRIPT), str(model), str(threads)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        self.version = str(self._line()["version"])
+
+    def write(self, prompt: list[int], count: int, follow: list[int] | None) -> Answer:
+        """See `Contender`."""
+        asked = json.dumps({"prompt": prompt, "count": count, "follow": follow})
+        assert self._process.stdin is not None
+        self._process.stdin.write(asked + "\n")
+        self._process.stdin.flush()
+        return Answer(**self._line())
+
+    def close(self) -> None:
+        """Ends the process; its processor time is then known."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+
+    def _line(self) -> dict[str, object]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit(f"bench-engine: {self.name} ended with {self._process.wait(timeout=30)}")
+        made: dict[str, object] = json.loads(line)
+        return made
