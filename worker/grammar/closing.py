@@ -19,10 +19,10 @@ class FormCloser:
     """Completes forms in one vocabulary. `token_bytes`: of each id."""
 
     def __init__(self, token_bytes: Sequence[bytes | None]) -> None:
-        self._ids = {spelled: i for i, spelled in enumerate(token_bytes) if spelled}
-        spelled = (char.encode() for char in PREFERRED)
-        self._preferred = [self._ids[char] for char in spelled if char in self._ids]
-        self._quote = self._ids.get(b'"')
+        ids = {spelled: i for i, spelled in enumerate(token_bytes) if spelled}
+        chars = (char.encode() for char in PREFERRED)
+        self._preferred = [ids[char] for char in chars if char in ids]
+        self._quote = ids.get(b'"')
 
     def find(self, matcher: Matcher) -> tuple[int, ...] | None:
         """Ids after which the grammar accepts, or None where a bounded search found none."""
@@ -50,11 +50,6 @@ class FormCloser:
 
     def _ways_on(self, matcher: Matcher) -> list[int]:
         """Ids that may come next, the most promising first."""
-        if forced := matcher.forced_bytes():
-            # The longest token that these bytes begin with; single bytes are tokens as well.
-            spelled = (forced[:end] for end in range(len(forced), 0, -1))
-            found = next((self._ids[text] for text in spelled if text in self._ids), None)
-            return [] if found is None else [found]
         allowed = matcher.allowed()
         ways = [token for token in self._preferred if allowed[token]]
         if len(ways) == len(self._preferred) and self._quote is not None:

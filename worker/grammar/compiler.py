@@ -13,7 +13,7 @@ from llguidance._lib import LLParserLimits
 
 from proto.faults import Refusal
 from worker.grammar.forms import GrammarForm
-from worker.grammar.matcher import GrammarFault, Matcher, sentence_of
+from worker.grammar.matcher import GrammarFault, Matcher
 
 KEPT = 64  # compiled grammars
 TRIED = 8  # first tokens of a new grammar
@@ -39,8 +39,6 @@ class GrammarCompiler:
         matcher = self._kept.get(form.source)
         if matcher is None:
             matcher = LLMatcher(self._tokenizer, form.source, log_level=0, limits=self._limits)
-            if matcher.is_error():
-                raise _unusable(form, sentence_of(matcher.get_error()))
             self._try(form, Matcher(matcher.deep_copy(), self._width))
             self._kept[form.source] = matcher
             if len(self._kept) > KEPT:
@@ -49,7 +47,7 @@ class GrammarCompiler:
         return Matcher(matcher.deep_copy(), self._width)
 
     def _try(self, form: GrammarForm, start: Matcher) -> None:
-        """Goes one step in a few ways: what is too complex shows there, and not when compiled."""
+        """Goes one step in a few ways: what is wrong shows here, and some of it only here."""
         try:
             ways = np.flatnonzero(start.allowed())
             for token in ways[:TRIED].tolist():

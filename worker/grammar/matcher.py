@@ -48,15 +48,10 @@ class Matcher:
         bits = np.frombuffer(self.mask(), dtype=np.uint8)
         return np.unpackbits(bits, count=self._width, bitorder="little").astype(np.bool_)
 
-    def forced_bytes(self) -> bytes:
-        """The bytes that must come next, as far as only one way is left."""
-        return bytes(self._matcher.compute_ff_bytes())
-
     def consume(self, token: int) -> None:
         """Goes on by a token that was allowed. Raises: GrammarFault."""
         if not self._matcher.consume_token(token):
-            self._check()
-            raise GrammarFault(f"the grammar does not allow the token {token}")
+            raise GrammarFault(sentence_of(self._matcher.get_error()))
         self._consumed.append(token)
 
     def _check(self) -> None:
