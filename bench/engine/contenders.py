@@ -80,7 +80,7 @@ def _engine(path: Path, layout: WeightLayout) -> Engine:
 
 
 class Transformers:
-    """transformers without compilation, in a loop of its own: `generate` would cost it more."""
+    """transformers without compilation, in a bare loop without what `generate` does beside it."""
 
     def __init__(self, folder: Path, layout: WeightLayout) -> None:
         self.name = f"transformers {layout}"
