@@ -10,7 +10,6 @@ from proto.faults import Refusal
 from proto.limits import STOP_STRINGS, STOP_STRINGS_USED
 from proto.messages import Counted, Refused, Submit
 from worker.embedding.texts import encode_texts
-from worker.grammar.calls import CallForm
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.forms import form_of
 from worker.limits import MOST_TOKEN_NUMBER
@@ -19,6 +18,7 @@ from worker.models.config import SamplingDefaults
 from worker.sampling.chooser import ChoiceTexts
 from worker.sampling.params import resolve
 from worker.text.answer import AnswerSyntax
+from worker.text.call_syntax import CallForm
 from worker.text.prompt import PromptWriter, prompt_hash
 from worker.text.reasoning import ReasoningForm
 from worker.types import (

@@ -265,11 +265,13 @@ def _letters_forever() -> Matcher:
     return COMPILER.compile(form)
 
 
-def test_a_thawed_slot_goes_on_to_the_byte(any_folder: Path):
+def test_a_thawed_slot_goes_on_with_the_same_logits_to_the_bit(any_folder: Path):
     engine = _engine(any_folder)
-    slot = _run_to(engine, PROMPT, 10)
+    whole_row = replace(PENALIZED, top_logprobs=511)
+    slot = engine.open(PROMPT, Chooser(whole_row, PROMPT, matcher=_letters_forever()))
+    _read(engine, slot)
     frozen = slot.freeze()
-    first = _go_on(engine, slot, 12)
+    first = [engine.round(slot) for _ in range(12)]
     after = slot.freeze()
     other = engine.open((9,), Chooser(SEEDED, (9,)))  # a slot that held something else
     engine.read_chunk(other, 1)
@@ -277,9 +279,10 @@ def test_a_thawed_slot_goes_on_to_the_byte(any_folder: Path):
     for thawed in (slot, other):
         thawed.thaw(frozen)
         assert thawed.freeze() == frozen
-        assert _go_on(engine, thawed, 12) == first
+        assert [engine.round(thawed) for _ in range(12)] == first
         assert thawed.freeze() == after
     assert frozen != after
+    assert len(first[0].top) == 511
 
 
 @pytest.mark.parametrize("change", ["ctx", "kv_len", "keys", "recurrent", "conv", "chooser"])
@@ -345,3 +348,21 @@ def test_x5_a_side_run_leaves_every_byte_of_the_others(any_folder: Path):
     engine.close(side)
     assert main.freeze() == frozen
     assert engine.free_slots == free
+
+
+def test_x5_a_side_run_between_the_chunks_of_a_prompt_changes_no_byte_of_what_is_read(
+    any_folder: Path,
+):
+    frozen = []
+    for has_side in (False, True):
+        engine = _engine(any_folder)
+        main = _open(engine, PROMPT)
+        engine.read_chunk(main, 32)
+        if has_side:
+            side = engine.open((5, 6, 7), Chooser(SEEDED, (5, 6, 7)), is_side=True)
+            _read(engine, side)
+            _go_on(engine, side, 5)
+        _read(engine, main)
+        _go_on(engine, main, 5)
+        frozen.append(main.freeze())
+    assert frozen[0] == frozen[1]

@@ -65,7 +65,7 @@ def test_times_are_those_of_the_definitions():
         ({}, Plan(), (50, "max_tokens")),
     ],
 )
-def test_a_run_ends_at_what_was_asked_for(params, plan, expected):
+def test_b45_a_run_ends_at_what_was_asked_for(params, plan, expected):
     bench = _bench()
     bench.say(submit(params={"temperature": 0.0, **params}, plan=plan))
     done = bench.turn_until_done("r1")

@@ -167,6 +167,16 @@ def test_reasoning_and_text_of_one_token_go_out_one_after_the_other():
     ]  # fmt: skip
 
 
+def test_what_was_held_for_a_call_is_searched_for_stop_strings_as_well():
+    # At the end it becomes text again.
+    spelled = [b'say <tool_call>\n{"name": "now", "argu', b""]
+    syntax = AnswerSyntax(tools=TOOLS, stops=("<tool_call>",))
+    answer = AnswerText(spelled, syntax)
+    said = [answer.push(0, 1), answer.finish(2, is_cut=True)]
+    assert "".join(one.piece for one in said) == "say "
+    assert answer.is_stopped
+
+
 def test_pieces_of_call_tokens_are_empty():
     bench, _ = _run(HERMES, call=_call(tools=TOOLS))
     assert all(piece == "" for delta in bench.messages(Delta) for piece in delta.pieces)

@@ -5,12 +5,11 @@ Two forms: a JSON object a block (Hermes), or tags for function and parameters (
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from proto.chat import Json, Tool
+from worker.text.call_syntax import CallForm
 from worker.text.call_values import types_of
-
-CallForm = Literal["hermes", "xml"]
 
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}, "additionalProperties": False}
 

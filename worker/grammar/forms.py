@@ -14,7 +14,8 @@ from typing import Any, TypeGuard
 from proto.chat import AnswerFormat, Call, Json
 from proto.faults import Refusal
 from proto.limits import GRAMMAR_BYTES, GRAMMAR_CHOICES
-from worker.grammar.calls import CallForm, call_rules, literal
+from worker.grammar.calls import call_rules, literal
+from worker.text.call_syntax import CallForm
 
 # Without a bound a small model can write blanks for ever where JSON allows them.
 BLANKS = r"[ \n\r\t]{1,20}"

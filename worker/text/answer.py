@@ -4,7 +4,7 @@ Token → characters → reasoning or answer → call or text → ended by a sto
 back only what it cannot judge yet.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
 
@@ -104,8 +104,7 @@ class AnswerText:
         for span in self._reasoning.finish():
             said += self._read_span(span, number)
         if not self.is_stopped:
-            for part in self._calls.finish(number, is_cut=is_cut):
-                said.append(self._search_stop(part) if isinstance(part, str) else part)
+            said += self._read_parts(self._calls.finish(number, is_cut=is_cut))
         if not self.is_stopped:
             said.append(Span("text", self._search.finish()))
         waiting, self._waiting = self._waiting, []
@@ -125,20 +124,21 @@ class AnswerText:
     def _read_span(self, span: Span, number: int) -> list[Span | CallPart]:
         if span.kind == "reasoning":
             return [span]
+        return [] if self.is_stopped else self._read_parts(self._calls.push(span.text, number))
+
+    def _read_parts(self, parts: Iterable[str | CallPart]) -> list[Span | CallPart]:
+        """Text and steps of calls, up to a stop string in the text."""
         said: list[Span | CallPart] = []
-        for part in self._calls.push(span.text, number) if not self.is_stopped else ():
+        for part in parts:
             if isinstance(part, CallPart):
                 said.append(part)
-            else:
-                said.append(self._search_stop(part))
-                if self.is_stopped:
-                    break
+                continue
+            released = self._search.push(part)
+            said.append(Span("text", released.text))
+            if released.is_stopped:
+                self.is_stopped = True
+                break
         return said
-
-    def _search_stop(self, text: str) -> Span:
-        released = self._search.push(text)
-        self.is_stopped = released.is_stopped
-        return Span("text", released.text)
 
     def _say(self, said: list[Span | CallPart], number: int) -> Spoken:
         calls = tuple(part for part in said if isinstance(part, CallPart))

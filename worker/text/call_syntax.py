@@ -5,6 +5,9 @@ from typing import Literal, Protocol
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION = "<function="
 
+# How a model was taught to write a call: JSON in a block (Hermes), or tags.
+CallForm = Literal["hermes", "xml"]
+
 Outcome = Literal["reading", "done", "failed"]
 
 

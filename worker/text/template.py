@@ -16,7 +16,7 @@ from proto.chat import Json, Message, Tool
 from proto.faults import Refusal
 from proto.limits import TEMPLATE_BYTES, TEMPLATE_LOOP_STEPS, TEMPLATE_OUTPUT_BYTES
 from worker.faults import LoadFault
-from worker.grammar.calls import CallForm
+from worker.text.call_syntax import CallForm
 from worker.text.reasoning import ReasoningForm
 
 
