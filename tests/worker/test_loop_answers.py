@@ -170,7 +170,7 @@ def test_reasoning_and_text_of_one_token_go_out_one_after_the_other():
 def test_what_was_held_for_a_call_is_searched_for_stop_strings_as_well():
     # At the end it becomes text again.
     spelled = [b'say <tool_call>\n{"name": "now", "argu', b""]
-    syntax = AnswerSyntax(tools=TOOLS, stops=("<tool_call>",))
+    syntax = AnswerSyntax(tools=TOOLS, tool_stream="held", stops=("<tool_call>",))
     answer = AnswerText(spelled, syntax)
     said = [answer.push(0, 1), answer.finish(2, is_cut=True)]
     assert "".join(one.piece for one in said) == "say "
