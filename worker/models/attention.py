@@ -42,7 +42,7 @@ class AttentionLayer:
         qk = heads[:, : self._turning].float()
         if self._head_norms is not None:
             qk = self._head_norms(qk)
-        qk = self._rope.rotate(qk, rows.start).to(dtype)
+        qk = self._rope.rotate(qk, rows.positions).to(dtype)
         values = heads[:, self._turning : self._reading]
         cache.kv.write(self._sight.layer, rows.start, qk[:, self._heads :], values)
         out = self._attention.attend(qk[:, : self._heads], self._sight, cache.kv, rows)

@@ -4,7 +4,7 @@ Precision: residual stream, norms, rope, softmax and the delta rule are fp32; in
 the cache of keys and values have the layout's dtype.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -52,16 +52,21 @@ class Decoder:
         tied = self._embedding if config.is_tied else top.weight("lm_head.weight", *width)
         self._head = Head(tied, config.logit_cap)
 
-    def forward(self, ids: Tensor, cache: SequenceCache, rows: Rows) -> Tensor:
+    def forward(
+        self, ids: Tensor, cache: SequenceCache, rows: Rows, taps: "Taps | None" = None
+    ) -> Tensor:
         """Forwards rows and writes what later rows need of them.
 
         ids: (rows,) int64; out: (rows, hidden) float32, the residual stream after all layers.
+        Rows of a tree leave the state that they started from as it is, until `cache.commit`.
         """
         x = embedding(ids, self._embedding).float()
         if self._scale != 1.0:
             x *= self._scale
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
             x = layer(x, cache, rows)
+            if taps is not None and index in taps.layers:
+                taps.rows[index] = x.clone()
         return x
 
     def states(self, hidden: Tensor) -> Tensor:
@@ -105,6 +110,18 @@ class Decoder:
             dtype=self.dtype,
             device=self.device,
         )
+
+
+class Taps:
+    """What a drafter reads of a forward: the residual stream after some layers, in this order."""
+
+    def __init__(self, layers: Sequence[int]) -> None:
+        self.layers = tuple(layers)
+        self.rows: dict[int, Tensor] = {}  # by layer: (rows, hidden) float32
+
+    def joined(self) -> Tensor:
+        """(rows, layers x hidden) float32."""
+        return torch.cat([self.rows[layer] for layer in self.layers], dim=-1)
 
 
 class _Layer:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu, softplus
 
 from worker.kernels import delta_rule
-from worker.kernels.attention import Prefill, Rows, Step
+from worker.kernels.attention import Prefill, Rows, Step, Tree
 from worker.kernels.delta_rule import DeltaInputs, line_reach
 from worker.kernels.product import Product
 from worker.kernels.weight import Arrange, Weight
@@ -44,18 +44,22 @@ class DeltaLayer:
         shape, count = self._shape, rows.count
         widths = [shape.conv_channels, shape.values_width, shape.value_heads, shape.value_heads]
         raw, gate, beta, decay = torch.split(self._in(normed.to(self._out.dtype)), widths, dim=-1)
-        inputs = self._inputs(self._convolved(raw, cache.delta), beta.float(), decay.float())
+        inputs = self._inputs(self._convolved(raw, cache.delta, rows), beta.float(), decay.float())
         seen = self._attend(inputs, cache.delta, rows)  # (heads, rows, value_dim)
         seen = rms_norm(seen, (shape.value_dim,), self._norm, self._eps).transpose(0, 1)
         out = seen * silu(gate.float().view(count, shape.value_heads, shape.value_dim))
         return self._out(out.reshape(count, -1).to(self._out.dtype))
 
-    def _convolved(self, raw: Tensor, cache: DeltaCache) -> Tensor:
+    def _convolved(self, raw: Tensor, cache: DeltaCache, rows: Rows) -> Tensor:
         """Each row's channels mixed with those of the rows before it: (rows, channels) float32."""
-        tail = cache.conv[self._index]
+        tail, count = cache.conv[self._index], raw.shape[0]
         seen = torch.cat((tail, raw))
+        if isinstance(rows, Tree):
+            cache.raw[self._index] = raw  # the tail moves on when a path is committed
+            windows = seen.float()[rows.windows]  # (rows, width, channels)
+            return silu((windows * self._kernel).sum(1))
         tail.copy_(seen[-len(tail) :])
-        seen, count = seen.float(), raw.shape[0]
+        seen = seen.float()
         mixed = sum(seen[at : at + count] * tap for at, tap in enumerate(self._kernel))
         assert isinstance(mixed, Tensor)
         return silu(mixed)
@@ -84,6 +88,9 @@ class DeltaLayer:
             case Step():
                 out, after = delta_rule.step(state, inputs)
                 state.copy_(after)
+                return out
+            case Tree():
+                out, cache.factors[self._index] = delta_rule.rows(state, inputs, rows.reach)
                 return out
             case Prefill():
                 return torch.cat(

@@ -24,10 +24,12 @@ class RopeTable:
         # The sign of the half-split rotation is in the table, so that a rotation is one roll.
         self._sin = torch.cat((-sin, sin), dim=-1)[:, None]
 
-    def rotate(self, x: Tensor, start: int) -> Tensor:
-        """Rotates rows at positions `start` on. x: (rows, heads, head_dim) float32, as is out."""
-        end = start + x.shape[0]
-        cos, sin, dim = self._cos[start:end], self._sin[start:end], self._dim
+    def rotate(self, x: Tensor, positions: slice | Tensor) -> Tensor:
+        """Rotates rows by where they stand. x: (rows, heads, head_dim) float32, as is out.
+
+        positions: of each row, (rows,) int64 where it is no slice.
+        """
+        cos, sin, dim = self._cos[positions], self._sin[positions], self._dim
         if dim == x.shape[-1]:
             return torch.addcmul(x * cos, torch.roll(x, dim // 2, -1), sin)
         turning, passing = x[..., :dim], x[..., dim:]

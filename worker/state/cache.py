@@ -1,8 +1,11 @@
 """What a sequence keeps of its forwarded tokens, all layers. Knows no tokens and no model."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
+from worker.kernels.delta_rule import DeltaFactors, state_behind
 from worker.state.kv import KvCache
 
 
@@ -10,17 +13,26 @@ class DeltaCache:
     """The state of gated delta layers, whose size does not depend on the sequence's length.
 
     `recurrent`: (layers, value_heads, key_dim, value_dim) float32. `conv`: (layers, tokens,
-    channels), the last raw inputs of the convolution, in the layout's dtype.
+    channels), the last raw inputs of the convolution, in the layout's dtype. `factors`, `raw`: what
+    each layer made of the rows of a tree; no state of a node is ever kept.
     """
 
     def __init__(self, recurrent: Tensor, conv: Tensor) -> None:
         self.recurrent = recurrent
         self.conv = conv
+        self.factors: dict[int, DeltaFactors] = {}
+        self.raw: dict[int, Tensor] = {}
 
     @property
     def size_bytes(self) -> int:
         """Bytes held."""
         return sum(part.numel() * part.element_size() for part in (self.recurrent, self.conv))
+
+    def commit(self, path: Tensor) -> None:
+        """Becomes the state behind a path of the tree that was forwarded last. path: (length,)."""
+        for layer, (state, tail) in enumerate(zip(self.recurrent, self.conv, strict=True)):
+            state.copy_(state_behind(state, self.factors.pop(layer), path))
+            tail.copy_(torch.cat((tail, self.raw.pop(layer)[path]))[-len(tail) :])
 
     def clear(self) -> None:
         """As before the first token."""
@@ -38,6 +50,13 @@ class SequenceCache:
     def reserve(self, length: int) -> None:
         """Makes room for `length` tokens in all."""
         self.kv.reserve(length)
+
+    @torch.inference_mode()
+    def commit(self, start: int, path: Sequence[int]) -> None:
+        """Keeps the rows of a path of a tree that was forwarded at `start`; drops the others."""
+        self.kv.gather(start, path)
+        if self.delta is not None:
+            self.delta.commit(torch.tensor(path, device=self.delta.conv.device))
 
     def clear(self) -> None:
         """Forgets the sequence. Keys and values are written over, so they need no clearing."""

@@ -1,5 +1,7 @@
 """Keys and values of one sequence, all layers. Knows no tokens and no model."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -47,6 +49,16 @@ class KvCache:
         end = start + keys.shape[0]
         self._keys[layer, :, start:end].copy_(keys.transpose(0, 1))
         self._values[layer, :, start:end].copy_(values.transpose(0, 1))
+
+    def gather(self, start: int, rows: Sequence[int]) -> None:
+        """Moves some of the rows written at `start`, in order, to the first places there."""
+        if list(rows) == list(range(len(rows))):
+            return
+        # Rows only move down, but the copy must not read what it has written already.
+        places = torch.tensor(rows, device=self._keys.device) + start
+        kept = slice(start, start + len(rows))
+        for part in (self._keys, self._values):
+            part[:, :, kept] = part[:, :, places]
 
     def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
         """Views of the first `length` rows: (kv_heads, length, head_dim) each."""

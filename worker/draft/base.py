@@ -1,0 +1,46 @@
+"""What every drafter is. Knows no model, no price and no way of guessing."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from worker.sampling.chooser import Chooser
+from worker.speculation.tree import DraftTree, Source
+
+
+class Drafter(Protocol):
+    """Guesses how one sequence goes on; each slot has its own.
+
+    What drafters of several slots share (weights, learned rates, a store) they are given when they
+    are made. A guess may be wrong in any way: it never changes a token, only how long it takes.
+    """
+
+    source: Source
+
+    def rewind(self, length: int) -> None:
+        """Forgets all but the first `length` tokens; 0 for a new sequence."""
+        ...
+
+    def sync(self, ctx: Sequence[int], taps: Tensor | None) -> None:
+        """Learns of all tokens that are there now, after every commit and every chunk of prompt.
+
+        ctx: all ids, of which the last may not be forwarded yet. taps: (rows, taps x hidden)
+        float32 of the tokens forwarded since the last call, in order; None where nobody wants them.
+        """
+        ...
+
+    def propose(self, ctx: Sequence[int], room: int, chooser: Chooser) -> DraftTree | None:
+        """A tree on the last token of ctx, at most `room` tokens deep; None for no guess.
+
+        `chooser` is read, never changed: a drafter may guess under the noise of the coming draws.
+        """
+        ...
+
+    def freeze(self) -> tuple[Tensor, ...]:
+        """Copies of what it cannot make again from the ids of the sequence alone."""
+        ...
+
+    def thaw(self, ctx: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
+        """Becomes what was frozen, for these ids."""
+        ...
