@@ -17,6 +17,7 @@ class Drafter(Protocol):
     """
 
     source: Source
+    tapped: Sequence[int]  # layers of the target whose residual stream `sync` gets; () for none
 
     def rewind(self, length: int) -> None:
         """Forgets all but the first `length` tokens; 0 for a new sequence."""

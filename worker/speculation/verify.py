@@ -1,4 +1,4 @@
-"""A tree as the rows of one forward. Knows no weights and no cache; the engine forwards the rows."""
+"""A tree as the rows of one forward. Knows no weights, cache or price."""
 
 import torch
 
