@@ -39,6 +39,38 @@ class SideSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationSettings:
+    """Guessed tokens are verified several at a time, where that is worth its price.
+
+    `max_rows`: rows of one verify, 0 = 64 on a CPU, 32 on CUDA. `snap`: the only row counts that
+    are verified, none = all on a CPU and 8, 16, 24, 32 on CUDA. `margin`: how many times as much
+    as a plain step a draft must promise.
+    """
+
+    enabled: bool = True
+    max_rows: int = 0
+    snap: tuple[int, ...] = ()
+    margin: float = 1.02
+
+
+@dataclass(frozen=True, slots=True)
+class LookupSettings:
+    """Guesses that are copied from what was written before. `min_match`: tokens that must be the
+    same before a place to copy from; `min_expected`: tokens that a guess must promise."""
+
+    enabled: bool = True
+    min_match: int = 3
+    min_expected: float = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSettings:
+    """Where guesses come from."""
+
+    lookup: LookupSettings = field(default_factory=LookupSettings)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """What one worker loads and how it runs.
 
@@ -60,6 +92,8 @@ class WorkerSettings:
     queue: QueueSettings = field(default_factory=QueueSettings)
     prefill: PrefillSettings = field(default_factory=PrefillSettings)
     side: SideSettings = field(default_factory=SideSettings)
+    speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
+    draft: DraftSettings = field(default_factory=DraftSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,31 +1,41 @@
-"""The model, its slots and the choice of the next token: one step of one sequence.
+"""The model, its slots and the choice of the next tokens: one round of one sequence.
 
 Knows no client, no queue and no text; the loop says which sequence goes on.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from proto.worker_settings import Launch
+from proto.worker_settings import Launch, WorkerSettings
 from worker import prefill
+from worker.draft.base import Drafter
+from worker.draft.lookup import CopyRates, LookupDrafter
 from worker.embedding.embedder import Embedder
 from worker.faults import StartFault
-from worker.kernels.attention import Prefill, Step
+from worker.kernels.attention import Prefill, Rows, Step
 from worker.kernels.choice import Heads, choose
 from worker.kernels.precision import compute_fp32_in_full
 from worker.loading.locate import Checkpoint
 from worker.loading.pooling import Pooling
 from worker.models.config import SamplingDefaults
-from worker.models.decoder import Decoder
+from worker.models.decoder import Decoder, Taps
 from worker.models.layouts import Layout
 from worker.models.registry import NAMED_DEFAULTS
 from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
-from worker.settings import Machine, max_len_of
+from worker.settings import Machine, bounds_of, max_len_of
+from worker.speculation.cut import Bounds, cut
+from worker.speculation.drafting import Draft, Drafting
+from worker.speculation.prices import UNMEASURED, Prices
+from worker.speculation.round import Round, Stopwatch
+from worker.speculation.tree import DraftTree, only_root
+from worker.speculation.verify import rows_of
+from worker.speculation.walk import Take, walk
 from worker.state.slot import Slot
 
 
@@ -50,22 +60,41 @@ class SharedPrompt:
     """The state behind a prompt. `row`: the final norm's output of its last token, (1, hidden)."""
 
     tensors: tuple[Tensor, ...]
+    drafts: tuple[tuple[Tensor, ...], ...]
     row: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """What rounds are planned by. `new_drafters`: those of one slot."""
+
+    prices: Prices
+    bounds: Bounds
+    new_drafters: Callable[[], Sequence[Drafter]]
 
 
 class Engine:
     """Owns every tensor. All its methods are called by one thread."""
 
     def __init__(
-        self, model: Decoder, masked_ids: Sequence[int], machine: Machine, facts: EngineFacts
+        self,
+        model: Decoder,
+        masked_ids: Sequence[int],
+        machine: Machine,
+        facts: EngineFacts,
+        speculation: Speculation,
+        clock: Callable[[], float],
     ) -> None:
         self.facts = facts
         self._model = model
         self._masked = np.asarray(masked_ids, dtype=np.int64)
         self._chunk = machine.chunk
+        self._speculation = speculation
+        self._clock = clock
         self._slot_bytes = model.cache_bytes(facts.max_len)
-        self._free = [self._new_slot() for _ in range(machine.slots)]
-        self._side = self._new_slot()  # for short requests; what the others hold is never touched
+        self._free = [self._new_slot(speculation.new_drafters()) for _ in range(machine.slots)]
+        # For short requests, which nobody drafts; what the others hold is never touched.
+        self._side = self._new_slot(())
 
     @property
     def free_slots(self) -> int:
@@ -87,7 +116,7 @@ class Engine:
         try:
             self.read_chunk(slot, 1)
             self.read_chunk(slot, 2)
-            self.round(slot)
+            self.round(slot, 1, lambda _: True)
         except (RuntimeError, ValueError, IndexError) as fault:
             raise StartFault(f"The model cannot write a token: {fault}.") from fault
         self.close(slot)
@@ -114,53 +143,107 @@ class Engine:
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         """Forwards the prompt up to `end`; at the prompt's end chooses the first token."""
         start, length = slot.kv_len, len(slot.ctx)
-        hidden = self._forward(slot, Prefill(start, end - start))
+        hidden, taps = self._forward(slot, slot.ctx[start:end], Prefill(start, end - start))
         slot.commit_forward(end - start)
-        if end < length:
-            return None
-        slot.prompt_row = hidden[-1:].clone()
-        return self._choose(slot, hidden)
+        if end == length:
+            slot.prompt_row = hidden[-1:].clone()
+        slot.drafting.sync(slot.ctx, taps)
+        return self._choose(slot, hidden) if end == length else None
 
     def share(self, slot: Slot) -> SharedPrompt:
         """What others need to start behind the same prompt; right after its first token."""
         assert slot.prompt_row is not None, "the prompt must have been read"
-        return SharedPrompt(slot.cache.freeze(slot.kv_len), slot.prompt_row)
+        return SharedPrompt(slot.cache.freeze(slot.kv_len), slot.drafting.freeze(), slot.prompt_row)
 
     def take_shared(self, slot: Slot, shared: SharedPrompt) -> Chosen:
         """Starts behind a prompt that another slot has read: chooses the first token."""
         slot.cache.thaw(shared.tensors)
         slot.commit_forward(len(slot.ctx))
+        slot.drafting.thaw(slot.ctx, shared.drafts)
         return self._choose(slot, shared.row)
 
-    def round(self, slot: Slot) -> Chosen:
-        """One plain step: forwards the root and chooses the token after it."""
-        hidden = self._forward(slot, Step(slot.kv_len))
-        slot.commit_forward(1)
-        return self._choose(slot, hidden)
+    def round(self, slot: Slot, room: int, take: Take) -> Round:
+        """Draft, merge, cut, verify, walk, commit: at least one token and at most `room`.
+
+        `take` hears of each token as it is chosen and says whether the run may go on behind it.
+        """
+        watch = Stopwatch(self._clock)
+        drafts = slot.drafting.propose(slot.ctx, room - 1, slot.chooser)
+        tree, price_ms = self._cut(slot, drafts)
+        draft_ms = watch.lap_ms()
+        hidden, taps = self._verify(slot, tree)
+        logits = self._logits(hidden)
+        verify_ms = watch.lap_ms()
+        path, tokens = walk(tree, lambda node: self._choose_row(slot, logits[node]), take)
+        walk_ms = watch.lap_ms()
+        self._commit(slot, tree, path, tokens)
+        slot.drafting.learn(drafts, tokens)
+        slot.drafting.sync(slot.ctx, None if taps is None else taps[list(path)])
+        times = draft_ms, verify_ms, walk_ms, watch.lap_ms(), price_ms
+        return Round(tree, path, tokens, *times)
 
     def inject(self, slot: Slot, ids: Sequence[int]) -> None:
         """Puts tokens behind the root that nobody chose; the last of them is the new root."""
         slot.ctx += ids
         slot.chooser.skip(len(ids))
-        self._forward(slot, Prefill(slot.kv_len, len(ids)))
+        rows = Prefill(slot.kv_len, len(ids))
+        _, taps = self._forward(slot, slot.ctx[slot.kv_len : -1], rows)
         slot.commit_forward(len(ids))
+        slot.drafting.sync(slot.ctx, taps)
+
+    # The steps of a round.
+
+    def _cut(self, slot: Slot, drafts: Sequence[Draft]) -> tuple[DraftTree, float]:
+        """What is to be verified, by its worth at today's prices, and its price in ms."""
+        speculation = self._speculation
+        prices = speculation.prices.at(slot.kv_len, speculation.bounds.most_rows)
+        best = cut(slot.drafting.candidates(drafts), prices, speculation.bounds)
+        if best is None:
+            return only_root(slot.ctx[-1]), prices.plain
+        return best.tree, best.price_ms
+
+    def _verify(self, slot: Slot, tree: DraftTree) -> tuple[Tensor, Tensor | None]:
+        """The rows of all nodes, each as if its own path had been written."""
+        if not tree.drafted:
+            return self._forward(slot, tree.tokens, Step(slot.kv_len))
+        model = self._model
+        place = {"start": slot.kv_len, "conv_width": model.conv_width}
+        return self._forward(slot, tree.tokens, rows_of(tree, **place, device=model.device))
+
+    def _commit(
+        self, slot: Slot, tree: DraftTree, path: Sequence[int], tokens: Sequence[int]
+    ) -> None:
+        """Keeps the rows of the path; reads no weights. A plain step has nothing to choose."""
+        if tree.drafted:
+            slot.cache.commit(slot.kv_len, path)
+        slot.kv_len += len(path)
+        slot.commit_choice(*tokens)
 
     @torch.inference_mode()
-    def _forward(self, slot: Slot, rows: Prefill | Step) -> Tensor:
-        end = rows.start + rows.count
-        slot.cache.reserve(end)
-        ids = torch.tensor(slot.ctx[rows.start : end], device=self._model.device)
-        return self._model.forward(ids, slot.cache, rows)  # (rows, hidden)
+    def _forward(self, slot: Slot, ids: Sequence[int], rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """The rows' outputs (rows, hidden), and what drafters read of them."""
+        slot.cache.reserve(rows.start + rows.count)
+        tapped = slot.drafting.tapped
+        taps = Taps(tapped) if tapped else None
+        device_ids = torch.tensor(ids, device=self._model.device)
+        hidden = self._model.forward(device_ids, slot.cache, rows, taps)
+        return hidden, None if taps is None else taps.joined()
 
-    @torch.inference_mode()
     def _choose(self, slot: Slot, hidden: Tensor) -> Chosen:
-        logits = self._model.logits(hidden[-1:])[0]  # (vocab,)
-        chosen = slot.chooser.choose(logits.cpu().numpy(), self._masked)
+        chosen = self._choose_row(slot, self._logits(hidden[-1:])[0])
         slot.commit_choice(chosen.token)
         return chosen
 
-    def _new_slot(self) -> Slot:
-        return Slot(self._model.new_cache(self._chunk))
+    @torch.inference_mode()
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self._model.logits(hidden)  # (rows, vocab)
+
+    def _choose_row(self, slot: Slot, logits: Tensor) -> Chosen:
+        return slot.chooser.choose(logits.cpu().numpy(), self._masked)
+
+    def _new_slot(self, drafters: Sequence[Drafter]) -> Slot:
+        drafting = Drafting(drafters, self.facts.end_ids, self._clock)
+        return Slot(self._model.new_cache(self._chunk), drafting)
 
     @torch.inference_mode()
     def is_row_invariant(self) -> bool:
@@ -181,8 +264,10 @@ def build_engine(
     *,
     masked_ids: tuple[int, ...],
     end_ids: tuple[int, ...],
+    prices: Prices = UNMEASURED,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Engine:
-    """Loads the weights and puts the engine together.
+    """Loads the weights and puts the engine together. Without prices all its rounds are plain.
 
     Raises: LoadFault for tensors that are missing or of another shape; StartFault for settings
         the model cannot meet.
@@ -207,4 +292,36 @@ def build_engine(
         end_ids=frozenset(end_ids),
         defaults=NAMED_DEFAULTS.get(settings.model, checkpoint.sampling),
     )
-    return Engine(model, masked_ids, machine, facts)
+    bounds = bounds_of(settings.speculation, machine.device)
+    speculation = Speculation(prices, bounds, _drafters(settings, bounds.most_rows))
+    return Engine(model, masked_ids, machine, facts, speculation, settled(clock, layout.device))
+
+
+def settled(clock: Callable[[], float], device: torch.device) -> Callable[[], float]:
+    """The clock, read when the device has done what it was told."""
+    if device.type != "cuda":
+        return clock
+
+    def read() -> float:
+        torch.cuda.synchronize(device)
+        return clock()
+
+    return read
+
+
+def _drafters(settings: WorkerSettings, most_rows: int) -> Callable[[], Sequence[Drafter]]:
+    rates, lookup = CopyRates(), settings.draft.lookup
+
+    def new() -> Sequence[Drafter]:
+        if not (settings.speculation.enabled and lookup.enabled):
+            return ()
+        return (
+            LookupDrafter(
+                rates,
+                most_rows=most_rows,
+                least_match=lookup.min_match,
+                least_expected=lookup.min_expected,
+            ),
+        )
+
+    return new

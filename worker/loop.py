@@ -23,6 +23,8 @@ from worker.run import Run, RunLimits, Vocabulary
 from worker.sampling.chooser import Chooser, Chosen
 from worker.siblings import SharedPrompts
 from worker.side import SideLane
+from worker.speculation.round import Round
+from worker.speculation.walk import Take
 from worker.state.slot import Slot
 from worker.types import (
     Allow,
@@ -60,7 +62,7 @@ class TokenEngine(Protocol):
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None: ...
     def share(self, slot: Slot) -> Any: ...
     def take_shared(self, slot: Slot, state: Any) -> Chosen: ...
-    def round(self, slot: Slot) -> Chosen: ...
+    def round(self, slot: Slot, room: int, take: Take) -> Round: ...
     def inject(self, slot: Slot, ids: Sequence[int]) -> None: ...
 
 
@@ -299,13 +301,15 @@ class Loop:
             return self._inject(run, run.slot, ids)
         if run.is_reading:
             chosen = self._read(run, run.slot)
+            if chosen is None:
+                return None
+            run.take(chosen, self._clock())
+        elif (chosen := run.next_of_end()) is not None:
+            run.take(chosen, self._clock())
         else:
-            chosen = run.next_of_end() or self._round(run, run.slot)
-        if chosen is None:
-            return None
-        delta, ending = run.take(chosen, self._clock())
-        self._tell.delta(delta)
-        return ending
+            self._round(run, run.slot)
+        self._tell.delta(run.release())
+        return run.ending
 
     def _read(self, run: Run, slot: Slot) -> Chosen | None:
         if run.shared is not None:
@@ -328,14 +332,15 @@ class Loop:
         self._tell.progress(run, end)
         return chosen
 
-    def _round(self, run: Run, slot: Slot) -> Chosen:
+    def _round(self, run: Run, slot: Slot) -> None:
         began_s = self._clock()
-        chosen = self._engine.round(slot)
+        made = self._engine.round(
+            slot, run.most_next, lambda chosen: run.take(chosen, self._clock())
+        )
         seconds = self._clock() - began_s
-        run.record.rounds += 1
-        self._rates.saw_round(1, seconds)
-        self._metrics.saw_round(seconds)
-        return chosen
+        run.record.saw_round(made)
+        self._rates.saw_round(len(made.tokens), seconds)
+        self._metrics.saw_round(made, seconds)
 
     def _inject(self, run: Run, slot: Slot, ids: Sequence[int]) -> Ending | None:
         if len(ids) >= run.room_left():

@@ -10,10 +10,18 @@ from collections.abc import Iterator
 from proto.chat import Json
 from proto.messages import Metric
 from worker.record import RunRecord
+from worker.speculation.round import Round
 
 PREFIX = "tandem_worker_"
 BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
-HISTOGRAMS = ("ttft_ms", "token_ms", "queue_ms", "chunk_ms", "round_ms")
+BUCKETS_COUNT = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+BUCKETS_RATIO = (0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
+HISTOGRAMS: dict[str, tuple[float, ...]] = {
+    **dict.fromkeys(("ttft_ms", "token_ms", "queue_ms", "chunk_ms", "round_ms"), BUCKETS_MS),
+    **dict.fromkeys(("draft_ms", "verify_ms", "walk_ms", "commit_ms"), BUCKETS_MS),
+    **dict.fromkeys(("accepted_per_round", "rows_chosen"), BUCKETS_COUNT),
+    "price_ratio": BUCKETS_RATIO,
+}
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -23,7 +31,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._counters: Counter[tuple[str, Labels]] = Counter()
-        self._histograms = {name: _Histogram() for name in HISTOGRAMS}
+        self._histograms = {name: _Histogram(bounds) for name, bounds in HISTOGRAMS.items()}
 
     def saw_end(self, record: RunRecord) -> None:
         """Counts a run that ended, however it did."""
@@ -35,7 +43,6 @@ class Metrics:
         self._count("generated_tokens_total", text, kind="text")
         self._count("generated_tokens_total", record.reasoning_tokens, kind="reasoning")
         self._count("generated_tokens_total", record.hidden_tokens, kind="hidden")
-        self._count("rounds_total", record.rounds, kind="plain")
         if record.admitted_s is not None:
             self._histograms["queue_ms"].add(timings.queue_ms)
         if record.first_token_s is not None:
@@ -52,9 +59,28 @@ class Metrics:
         """Counts a chunk of prompt."""
         self._histograms["chunk_ms"].add(seconds * 1000)
 
-    def saw_round(self, seconds: float) -> None:
-        """Counts a round."""
-        self._histograms["round_ms"].add(seconds * 1000)
+    def saw_round(self, made: Round, seconds: float) -> None:
+        """Counts a decode round."""
+        shape = "chain" if made.tree.is_chain else "tree"
+        self._count("rounds_total", 1, kind=made.kind, shape=shape)
+        for node, source in enumerate(made.tree.sources):
+            for one in source:
+                name = str(one.name).lower()
+                self._count("draft_tokens_total", 1, source=name)
+                self._count("draft_accepted_total", int(node in made.path), source=name)
+        measured = {
+            "round_ms": seconds * 1000,
+            "draft_ms": made.draft_ms,
+            "verify_ms": made.verify_ms,
+            "walk_ms": made.walk_ms,
+            "commit_ms": made.commit_ms,
+            "rows_chosen": len(made.tree),
+        }
+        if made.tree.drafted:
+            measured["accepted_per_round"] = made.accepted
+            measured["price_ratio"] = (made.verify_ms + made.commit_ms) / made.price_ms
+        for name, value in measured.items():
+            self._histograms[name].add(value)
 
     def samples(self, gauges: dict[str, float]) -> tuple[Metric, ...]:
         """All of it now. `gauges`: values that are read, not counted."""
@@ -73,19 +99,20 @@ class Metrics:
 
 
 class _Histogram:
-    def __init__(self) -> None:
-        self._counts = [0] * (len(BUCKETS_MS) + 1)
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        self._counts[bisect_left(BUCKETS_MS, value)] += 1
+        self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def value(self) -> Json:
         """Cumulative counts by upper bound, as Prometheus wants them."""
         buckets: dict[str, Json] = {}
         total = 0
-        for bound, count in zip((*map(str, BUCKETS_MS), "+Inf"), self._counts, strict=True):
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
             buckets[bound] = total
         return {"buckets": buckets, "sum": round(self._sum, 3), "count": total}

@@ -3,9 +3,11 @@
 Knows no text and no tokens, only counts and times.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from proto.events import Speculation, Timings, Usage
+from worker.speculation.round import Round
 
 MS = 1000.0
 
@@ -21,7 +23,10 @@ class RunRecord:
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     hidden_tokens: int = 0
-    rounds: int = 0
+    rounds: Counter[str] = field(default_factory=Counter)  # by kind
+    draft_tokens: int = 0
+    draft_accepted: int = 0
+    first_misses: list[int] = field(default_factory=list)  # rounds by the place of the miss
     admitted_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None
@@ -38,6 +43,16 @@ class RunRecord:
         if self.first_token_s is None:
             self.first_token_s = now_s
         self.last_token_s = now_s
+
+    def saw_round(self, made: Round) -> None:
+        """Notes a decode round."""
+        self.rounds[made.kind] += 1
+        self.draft_tokens += made.tree.drafted
+        self.draft_accepted += made.accepted
+        if made.is_missed:
+            missing = made.accepted + 1 - len(self.first_misses)
+            self.first_misses += [0] * missing
+            self.first_misses[made.accepted] += 1
 
     def usage(self) -> Usage:
         """The counts as client and ledger shall see them."""
@@ -65,8 +80,14 @@ class RunRecord:
         )
 
     def speculation(self) -> Speculation:
-        """Rounds, all of them plain."""
-        return Speculation(rounds=self.rounds, plain=self.rounds)
+        """Rounds, and what came of the guesses."""
+        return Speculation(
+            rounds=self.rounds.total(),
+            plain=self.rounds["plain"],
+            draft_tokens=self.draft_tokens,
+            draft_accepted=self.draft_accepted,
+            first_miss=tuple(self.first_misses),
+        )
 
     def log_fields(self) -> dict[str, object]:
         """The facts of the run's log line. Never text."""
@@ -83,7 +104,11 @@ class RunRecord:
             "reasoning_tokens": self.reasoning_tokens,
             "hidden_tokens": self.hidden_tokens,
             "cache_source": "none",
-            "rounds": self.rounds,
+            "rounds": self.rounds.total(),
+            "rounds_plain": self.rounds["plain"],
+            "draft_tokens": self.draft_tokens,
+            "draft_accepted": self.draft_accepted,
+            "first_misses": self.first_misses,
             "queue_ms": round(timings.queue_ms, 1),
             "ttft_ms": round(timings.ttft_ms, 1),
             "decode_ms": round(timings.decode_ms, 1),

@@ -6,6 +6,7 @@ One owner, the loop. What crosses to other threads is frozen (`types`).
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from proto.events import Logprobs, TokenLogprob
@@ -36,6 +37,15 @@ class Vocabulary:
     token_bytes: Sequence[bytes | None]
     end_ids: frozenset[int]
     closer: FormCloser
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A token that was taken and is not sent yet."""
+
+    id: int
+    said: Spoken
+    logprobs: Logprobs | None
 
 
 class Run:
@@ -75,6 +85,8 @@ class Run:
         self.shared: Any = None  # the state of its prompt, where another run has read it
         self.told_s = prepared.arrival.arrived_s  # when it last heard of its place or progress
         self.wish: Ending | None = None  # an end asked for from outside
+        self.ending: Ending | None = None  # the end that its last token brought
+        self._unsent: list[_Token] = []
         self.is_thinking = prepared.syntax.is_thinking
         self.thinking_closed_by: str | None = None
         self._budget = submit.plan.thinking.budget
@@ -121,8 +133,8 @@ class Run:
 
     # What a token brings.
 
-    def take(self, chosen: Chosen, now_s: float) -> tuple[Delta, Ending | None]:
-        """Reads the chosen token: what goes out with it, and the end where it is the last."""
+    def take(self, chosen: Chosen, now_s: float) -> bool:
+        """Reads a chosen token; whether the next one may be chosen right behind it."""
         was_reasoning = self.text.is_reasoning
         is_end = chosen.token in self._vocabulary.end_ids
         said = Spoken("text", "") if is_end else self.text.push(chosen.token, self.number)
@@ -130,21 +142,30 @@ class Run:
         if was_reasoning and not self.text.is_reasoning:
             self.thinking_closed_by = self.text.closed_by
             self._begin_form(self._closing.blank if self.text.closed_by == "model" else ())
-        ending = self._ending(is_end=is_end, now_s=now_s)
-        if ending is not None:
-            said, ending = self._finish(said, ending, is_end=is_end)
-        delta = Delta(
-            self.id,
-            self.number,
-            (chosen.token,),
-            (said.piece,),
-            (said.kind,),
-            (False,),
-            calls=said.calls or None,
-            logprobs=None if chosen.logprob is None or is_end else (self._logprobs(chosen),),
-        )
+        self.ending = self._ending(is_end=is_end, now_s=now_s)
+        if self.ending is not None:
+            said, self.ending = self._finish(said, self.ending, is_end=is_end)
+        logprobs = None if chosen.logprob is None or is_end else self._logprobs(chosen)
+        self._unsent.append(_Token(chosen.token, said, logprobs))
         self.number += 1
-        return delta, ending
+        is_held_up = self.hidden_due or self._end_of_form or self.number > self.allowed
+        return self.ending is None and not is_held_up
+
+    def release(self) -> Delta:
+        """What goes out with the tokens that were taken since the last time."""
+        tokens, self._unsent = self._unsent, []
+        calls = tuple(chain.from_iterable(token.said.calls for token in tokens))
+        logprobs = tuple(token.logprobs for token in tokens if token.logprobs is not None)
+        return Delta(
+            self.id,
+            self.number - len(tokens),
+            tuple(token.id for token in tokens),
+            tuple(token.said.piece for token in tokens),
+            tuple(token.said.kind for token in tokens),
+            (False,) * len(tokens),
+            calls=calls or None,
+            logprobs=logprobs or None,
+        )
 
     def take_hidden(self, ids: Sequence[int]) -> Delta:
         """Notes tokens that were put in to close the reasoning, and that the client never sees."""
@@ -218,6 +239,12 @@ class Run:
         return Logprobs(first, tuple(others))
 
     # Its ends.
+
+    @property
+    def most_next(self) -> int:
+        """Tokens that it may write in one round, by all its limits; at least one."""
+        unasked = self._wanted - self.record.completion_tokens
+        return max(1, min(unasked, self.room_left(), self.allowed - self.number + 1))
 
     def room_left(self) -> int:
         """Tokens that still fit into the context."""

@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from proto.worker_settings import Launch
+from proto.worker_settings import Launch, SpeculationSettings
 from worker.faults import StartFault
+from worker.speculation.cut import Bounds
 
 CHUNK_CPU, CHUNK_CUDA = 256, 1024  # tokens of prompt forwarded together
 MAX_LEN_CPU = 8192  # positions kept by default on a CPU, where memory is shared with others
 MOST_LANES = 64
 CUDA_LAYOUTS = ("bf16", "fp32")
+MOST_ROWS, MOST_ROWS_CUDA = 64, 32  # of one verify; delta layers solve at most 64 together
+SNAP_CUDA = (8, 16, 24, 32)  # the row counts between which a verify costs the same there
+MOST_MARGIN = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,25 @@ def max_len_of(launch: Launch, machine: Machine, model_max_len: int) -> int:
     if wanted:
         return wanted
     return model_max_len if machine.device == "cuda" else min(model_max_len, MAX_LEN_CPU)
+
+
+def bounds_of(settings: SpeculationSettings, device: Literal["cpu", "cuda"]) -> Bounds:
+    """What a draft is cut to. Raises: StartFault for numbers that make no sense."""
+    is_cuda = device == "cuda"
+    most = settings.max_rows or (MOST_ROWS_CUDA if is_cuda else MOST_ROWS)
+    if not 2 <= most <= MOST_ROWS:
+        raise StartFault(f"worker.speculation.max_rows is {most}; it must be 2 to {MOST_ROWS}.")
+    snap = settings.snap or (SNAP_CUDA if is_cuda else ())
+    if any(not 2 <= rows <= most for rows in snap):
+        raise StartFault(
+            f"worker.speculation.snap names {max(snap)} and {min(snap)} rows; they must be 2 to "
+            f"{most}, which is worker.speculation.max_rows."
+        )
+    if not 1.0 <= settings.margin <= MOST_MARGIN:
+        raise StartFault(
+            f"worker.speculation.margin is {settings.margin}; it must be 1 to {MOST_MARGIN}."
+        )
+    return Bounds(most, tuple(sorted(snap)), settings.margin)
 
 
 def physical_cores() -> int:

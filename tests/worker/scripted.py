@@ -24,6 +24,10 @@ from worker.prepare import Preparer
 from worker.run import RunLimits
 from worker.sampling.chooser import Chooser, Chosen
 from worker.side import SideLane
+from worker.speculation.drafting import Drafting
+from worker.speculation.round import Round
+from worker.speculation.tree import DraftTree, Source
+from worker.speculation.walk import Take
 from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
@@ -88,8 +92,9 @@ class ScriptedEngine:
         self._clock = clock
         self._chunk = chunk
         self.steps: list[Slot] = []  # whose turn it was, in order
-        self.side = Slot(SequenceCache(None, None))
-        self._free = [Slot(SequenceCache(None, None)) for _ in range(slots)]
+        self.guessed = 0  # tokens of each round beyond the first, all of them right
+        self.side = _slot(clock)
+        self._free = [_slot(clock) for _ in range(slots)]
         self.kv_bytes_free = 7
 
     @property
@@ -123,11 +128,20 @@ class ScriptedEngine:
         slot.commit_forward(state)
         return self._write(slot)
 
-    def round(self, slot: Slot) -> Chosen:
+    def round(self, slot: Slot, room: int, take: Take) -> Round:
         self._pass(self.round_s)
         self.steps.append(slot)
-        slot.commit_forward(1)
-        return self._write(slot)
+        tokens: list[int] = []
+        for _ in range(min(room, 1 + self.guessed)):
+            slot.commit_forward(1)
+            chosen = self._write(slot)
+            tokens.append(chosen.token)
+            if not take(chosen):
+                break
+        chain = (0, *tokens[:-1])
+        sources = (Source(0), *[Source.LOOKUP] * (len(chain) - 1))
+        tree = DraftTree(chain, tuple(range(-1, len(chain) - 1)), (1.0,) * len(chain), sources)
+        return Round(tree, tuple(range(len(tokens))), tuple(tokens), 0.0, 1.0, 0.0, 0.0, 1.0)
 
     def inject(self, slot: Slot, ids: Sequence[int]) -> None:
         slot.ctx += ids
@@ -146,6 +160,10 @@ class ScriptedEngine:
         self._clock.now += seconds
         if self.fault is not None:
             raise self.fault
+
+
+def _slot(clock: Clock) -> Slot:
+    return Slot(SequenceCache(None, None), Drafting((), (), clock))
 
 
 class ScriptedEmbedder:

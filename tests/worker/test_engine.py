@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from decoding import chosen_in, read, write_on
 from scripted import COMPILER
 from tiny_checkpoints import write_tiny
 
@@ -59,23 +60,9 @@ def _open(engine: Engine, prompt: tuple[int, ...], sampling: Sampling = SEEDED) 
     return engine.open(prompt, Chooser(sampling, prompt))
 
 
-def _read(engine: Engine, slot: Slot) -> int:
-    length = len(slot.ctx)
-    plan, chosen = engine.plan(tuple(slot.ctx)), None
-    while chosen is None:
-        chosen = engine.read_chunk(slot, plan.chunk_end(slot.kv_len, length))
-    return chosen.token
-
-
-def _go_on(engine: Engine, slot: Slot, count: int) -> list[int]:
-    written = [engine.round(slot).token for _ in range(count)]
-    assert len(slot.ctx) == slot.kv_len + 1
-    return written
-
-
 def _write(engine: Engine, prompt: tuple[int, ...], count: int) -> list[int]:
     slot = _open(engine, prompt)
-    written = [_read(engine, slot), *_go_on(engine, slot, count - 1)]
+    written = [read(engine, slot), *write_on(engine, slot, count - 1)]
     engine.close(slot)
     return written
 
@@ -99,10 +86,10 @@ def test_two_sequences_in_turn_write_what_each_writes_alone(any_folder: Path):
     alone = [_write(engine, prompt, 10) for prompt in prompts]
     slots = [_open(engine, prompt) for prompt in prompts]
     assert engine.free_slots == 0
-    both = [[_read(engine, slot)] for slot in slots]
+    both = [[read(engine, slot)] for slot in slots]
     for _ in range(9):
         for slot, written in zip(slots, both, strict=True):
-            written += _go_on(engine, slot, 1)
+            written += write_on(engine, slot, 1)
     assert both == alone
 
 
@@ -254,8 +241,8 @@ def test_the_bytes_of_a_cache_are_known_before_it_is_made(any_folder: Path):
 
 def _run_to(engine: Engine, prompt: tuple[int, ...], count: int) -> Slot:
     slot = engine.open(prompt, Chooser(PENALIZED, prompt, matcher=_letters_forever()))
-    _read(engine, slot)
-    _go_on(engine, slot, count)
+    read(engine, slot)
+    write_on(engine, slot, count)
     return slot
 
 
@@ -269,17 +256,17 @@ def test_a_thawed_slot_goes_on_with_the_same_logits_to_the_bit(any_folder: Path)
     engine = _engine(any_folder)
     whole_row = replace(PENALIZED, top_logprobs=511)
     slot = engine.open(PROMPT, Chooser(whole_row, PROMPT, matcher=_letters_forever()))
-    _read(engine, slot)
+    read(engine, slot)
     frozen = slot.freeze()
-    first = [engine.round(slot) for _ in range(12)]
+    first = chosen_in(engine, slot, 12)
     after = slot.freeze()
     other = engine.open((9,), Chooser(SEEDED, (9,)))  # a slot that held something else
     engine.read_chunk(other, 1)
-    _go_on(engine, other, 3)
+    write_on(engine, other, 3)
     for thawed in (slot, other):
         thawed.thaw(frozen)
         assert thawed.freeze() == frozen
-        assert [engine.round(thawed) for _ in range(12)] == first
+        assert chosen_in(engine, thawed, 12) == first
         assert thawed.freeze() == after
     assert frozen != after
     assert len(first[0].top) == 511
@@ -313,28 +300,28 @@ def test_a_prompt_that_another_slot_has_read_gives_the_same_answer(any_folder: P
     engine = _engine(any_folder)
     second = replace(SEEDED, choice=1)
     alone = engine.open(PROMPT, Chooser(second, PROMPT))
-    expected = [_read(engine, alone), *_go_on(engine, alone, 10)]
+    expected = [read(engine, alone), *write_on(engine, alone, 10)]
     engine.close(alone)
     reader = _open(engine, PROMPT)
-    _read(engine, reader)
+    read(engine, reader)
     shared = engine.share(reader)
-    _go_on(engine, reader, 5)  # what the reader writes later is not shared
+    write_on(engine, reader, 5)  # what the reader writes later is not shared
     taker = engine.open(PROMPT, Chooser(second, PROMPT))
-    written = [engine.take_shared(taker, shared).token, *_go_on(engine, taker, 10)]
+    written = [engine.take_shared(taker, shared).token, *write_on(engine, taker, 10)]
     assert written == expected
 
 
 def test_tokens_that_are_put_in_are_read_once_and_the_last_is_the_root(any_folder: Path):
     engine = _engine(any_folder)
     slot = _open(engine, PROMPT)
-    root = _read(engine, slot)
+    root = read(engine, slot)
     engine.inject(slot, [7, 8, 9])
     assert (len(slot.ctx), slot.ctx[-4:]) == (slot.kv_len + 1, [root, 7, 8, 9])
     assert slot.chooser.number == 5
-    written = _go_on(engine, slot, 6)
+    written = write_on(engine, slot, 6)
     prompt = (*PROMPT, root, 7, 8, 9)
     as_prompt = engine.open(prompt, Chooser(SEEDED, prompt, number=5))
-    assert [_read(engine, as_prompt), *_go_on(engine, as_prompt, 5)] == written
+    assert [read(engine, as_prompt), *write_on(engine, as_prompt, 5)] == written
 
 
 def test_x5_a_side_run_leaves_every_byte_of_the_others(any_folder: Path):
@@ -343,8 +330,8 @@ def test_x5_a_side_run_leaves_every_byte_of_the_others(any_folder: Path):
     frozen, free = main.freeze(), engine.free_slots
     side = engine.open((5, 6, 7), Chooser(SEEDED, (5, 6, 7)), is_side=True)
     assert engine.free_slots == free
-    _read(engine, side)
-    _go_on(engine, side, 20)
+    read(engine, side)
+    write_on(engine, side, 20)
     engine.close(side)
     assert main.freeze() == frozen
     assert engine.free_slots == free
@@ -360,9 +347,9 @@ def test_x5_a_side_run_between_the_chunks_of_a_prompt_changes_no_byte_of_what_is
         engine.read_chunk(main, 32)
         if has_side:
             side = engine.open((5, 6, 7), Chooser(SEEDED, (5, 6, 7)), is_side=True)
-            _read(engine, side)
-            _go_on(engine, side, 5)
-        _read(engine, main)
-        _go_on(engine, main, 5)
+            read(engine, side)
+            write_on(engine, side, 5)
+        read(engine, main)
+        write_on(engine, main, 5)
         frozen.append(main.freeze())
     assert frozen[0] == frozen[1]

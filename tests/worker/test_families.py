@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from decoding import NO_DRAFTS
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import build, logits_in_chunks, write_tiny
 
@@ -71,7 +72,7 @@ def test_states_are_those_of_transformers(kind: str, tmp_path: Path):
 def test_a_used_slot_reads_a_prompt_as_a_new_one_does(kind: str, tmp_path: Path):
     write_tiny(kind, tmp_path)
     model, ids = build(tmp_path), _ids()
-    slot = Slot(model.new_cache(64))
+    slot = Slot(model.new_cache(64), NO_DRAFTS)
     _read(model, slot.cache, _ids(seed=2))
     slot.reset(tuple(ids.tolist()), Chooser(Sampling(0.0, 1.0, 0, 0.0, 0), ()))
     assert torch.equal(_read(model, slot.cache, ids), _read(model, model.new_cache(64), ids))

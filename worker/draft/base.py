@@ -16,8 +16,15 @@ class Drafter(Protocol):
     are made. A guess may be wrong in any way: it never changes a token, only how long it takes.
     """
 
-    source: Source
-    tapped: Sequence[int]  # layers of the target whose residual stream `sync` gets; () for none
+    @property
+    def source(self) -> Source:
+        """What its guesses are counted as."""
+        ...
+
+    @property
+    def tapped(self) -> Sequence[int]:
+        """Layers of the target whose residual stream `sync` gets; none for most."""
+        ...
 
     def rewind(self, length: int) -> None:
         """Forgets all but the first `length` tokens; 0 for a new sequence."""

@@ -4,6 +4,8 @@ A thin face of llguidance's matcher: it counts what was consumed, and turns the 
 error states into exceptions. No matcher is ever shared by two runs.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from llguidance import LLMatcher
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
@@ -47,6 +49,10 @@ class Matcher:
         """Which ids may come next: (width,)."""
         bits = np.frombuffer(self.mask(), dtype=np.uint8)
         return np.unpackbits(bits, count=self._width, bitorder="little").astype(np.bool_)
+
+    def valid_count(self, tokens: Sequence[int]) -> int:
+        """How many of the tokens, from the first on, could be consumed. Consumes none."""
+        return int(self._matcher.validate_tokens(list(tokens)))
 
     def consume(self, token: int) -> None:
         """Goes on by a token that was allowed. Raises: GrammarFault."""

@@ -69,6 +69,11 @@ class Decoder:
                 taps.rows[index] = x.clone()
         return x
 
+    @property
+    def conv_width(self) -> int:
+        """Tokens that the convolution of delta layers sees; 1 where there is none."""
+        return 1 if self.config.delta is None else self.config.delta.conv_width
+
     def states(self, hidden: Tensor) -> Tensor:
         """hidden: (rows, hidden) from `forward`; out: the same behind the final norm."""
         return self._norm(hidden)

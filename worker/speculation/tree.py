@@ -75,6 +75,16 @@ class DraftTree:
             if self.parents[other] == node:
                 yield other
 
+    def paths(self) -> Iterator[list[int]]:
+        """The nodes from below the root down to each leaf."""
+        above: list[int] = []
+        depths = self.depths()
+        for node in range(1, len(self)):
+            del above[depths[node] - 1 :]
+            above.append(node)
+            if node + 1 == len(self) or self.parents[node + 1] != node:
+                yield list(above)
+
     def part(self, nodes: Sequence[int]) -> "DraftTree":
         """Some nodes, in their order. With each node its parent must be among them."""
         place = {node: at for at, node in enumerate(nodes)}

@@ -1,11 +1,13 @@
 """Everything one sequence owns while it runs. Knows no client and no model."""
 
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from worker.sampling.chooser import Chooser
+from worker.speculation.drafting import Drafting
 from worker.state.cache import SequenceCache
 
 
@@ -15,8 +17,9 @@ class Slot:
     While decoding, `len(ctx) == kv_len + 1`: the last id (the root) is chosen, not forwarded.
     """
 
-    def __init__(self, cache: SequenceCache) -> None:
+    def __init__(self, cache: SequenceCache, drafting: Drafting) -> None:
         self.cache = cache
+        self.drafting = drafting
         self.ctx: list[int] = []
         self.kv_len = 0
         self.prompt_row: Tensor | None = None  # the model's last output for the prompt: (1, hidden)
@@ -33,6 +36,7 @@ class Slot:
         self.ctx = list(prompt)
         self.kv_len = 0
         self.cache.clear()
+        self.drafting.reset()
         self._chooser = chooser
 
     def commit_forward(self, count: int) -> None:
@@ -40,15 +44,19 @@ class Slot:
         self.kv_len += count
         assert self.kv_len <= len(self.ctx), "more tokens forwarded than there are"
 
-    def commit_choice(self, token: int) -> None:
-        """Appends the chosen token, which becomes the root."""
-        self.ctx.append(token)
+    def commit_choice(self, *tokens: int) -> None:
+        """Appends chosen tokens; the last of them becomes the root."""
+        self.ctx += tokens
         assert len(self.ctx) == self.kv_len + 1, "the root must be the only token not forwarded"
 
     def freeze(self) -> "FrozenSlot":
         """A copy of all of it, which nothing that the slot does later changes."""
         return FrozenSlot(
-            tuple(self.ctx), self.kv_len, self.cache.freeze(self.kv_len), self.chooser.copy()
+            tuple(self.ctx),
+            self.kv_len,
+            self.cache.freeze(self.kv_len),
+            self.drafting.freeze(),
+            self.chooser.copy(),
         )
 
     def thaw(self, frozen: "FrozenSlot") -> None:
@@ -56,12 +64,14 @@ class Slot:
         self.ctx = list(frozen.ctx)
         self.kv_len = frozen.kv_len
         self.cache.thaw(frozen.tensors)
+        self.drafting.thaw(self.ctx, frozen.drafts)
         self._chooser = frozen.chooser.copy()
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenSlot:
     """A slot at one moment. `tensors`: keys, values, and the delta layers' two where there are any.
+    `drafts`: what each drafter cannot make again.
 
     Two of them are equal exactly when every byte is.
     """
@@ -69,12 +79,13 @@ class FrozenSlot:
     ctx: tuple[int, ...]
     kv_len: int
     tensors: tuple[Tensor, ...]
+    drafts: tuple[tuple[Tensor, ...], ...]
     chooser: Chooser
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its tensors."""
-        return sum(part.numel() * part.element_size() for part in self.tensors)
+        return sum(part.numel() * part.element_size() for part in self._parts())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FrozenSlot):
@@ -82,9 +93,12 @@ class FrozenSlot:
         return (
             (self.ctx, self.kv_len) == (other.ctx, other.kv_len)
             and self.chooser.state() == other.chooser.state()
-            and len(self.tensors) == len(other.tensors)
-            and all(map(_has_same_bytes, self.tensors, other.tensors))
+            and len(self._parts()) == len(other._parts())
+            and all(map(_has_same_bytes, self._parts(), other._parts()))
         )
+
+    def _parts(self) -> tuple[Tensor, ...]:
+        return (*self.tensors, *chain.from_iterable(self.drafts))
 
     __hash__ = None  # type: ignore[assignment]
 
