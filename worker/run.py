@@ -220,7 +220,7 @@ class Run:
         tail = self.text.finish(self.number, is_cut=not is_end)
         # Reasoning and text in one last token: what is to be read must not pass for reasoning.
         kinds = {part.kind for part in (said, tail) if part.piece}
-        kind: Kind = "text" if "text" in kinds or not kinds else said.kind
+        kind: Kind = "text" if "text" in kinds or not kinds else kinds.pop()
         said = Spoken(kind, said.piece + tail.piece, said.calls + tail.calls)
         if self.text.is_stopped:
             ending = Ending("stop", "stop_string")

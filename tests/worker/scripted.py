@@ -84,6 +84,8 @@ class Clock:
 class ScriptedEngine:
     """Writes what the script says; a chunk and a round take the time they are told to."""
 
+    guessed = 0  # tokens of each round beyond the first, all of them right
+
     def __init__(self, script: Script, clock: Clock, *, slots: int = 2, chunk: int = 16) -> None:
         self.script = script
         self.chunk_s = self.round_s = 0.0
@@ -92,7 +94,6 @@ class ScriptedEngine:
         self._clock = clock
         self._chunk = chunk
         self.steps: list[Slot] = []  # whose turn it was, in order
-        self.guessed = 0  # tokens of each round beyond the first, all of them right
         self.side = _slot(clock)
         self._free = [_slot(clock) for _ in range(slots)]
         self.kv_bytes_free = 7

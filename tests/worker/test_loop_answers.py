@@ -1,12 +1,13 @@
 """What a run says of its tokens: reasoning, calls, forms, and how each of them ends it."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import END, TOKENIZER, Bench, saying, submit, writer_of
+from scripted import END, TOKENIZER, Bench, ScriptedEngine, saying, submit, writer_of
 
 from proto.chat import AnswerFormat, Call, Message, TextPart, Tool, ToolChoice
 from proto.messages import Delta, Done
@@ -28,6 +29,14 @@ HERMES = (
 XML = ("<tool_call>\n<function=get_weather>\n<parameter=city>\nKöln\n</parameter>\n"
        "<parameter=days>\n3\n</parameter>\n<parameter=dry>\ntrue\n</parameter>\n</function>\n"
        "</tool_call>")  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, 5], ids=["plain", "in blocks"])
+def _guessed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All of this holds whether tokens come one by one or several in a round."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ScriptedEngine, "guessed", request.param)
+        yield
 
 
 def _call(prompt: str = "hello", **more) -> Call:
@@ -264,6 +273,11 @@ def test_where_the_model_may_reason_a_form_makes_the_prompt_open_the_block():
 
 
 # One text, however it comes.
+
+
+def test_what_an_unclosed_reasoning_held_back_stays_reasoning():
+    bench, _ = _run("a\n\n", OPENING, params={"stop": ("\n\n",)}, plan=THINKING)
+    assert (_of_kind(bench, "reasoning"), _of_kind(bench, "text")) == ("a\n\n", "")
 
 
 @settings(max_examples=100, deadline=None)
