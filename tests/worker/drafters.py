@@ -66,7 +66,7 @@ def line(ids: Sequence[int], *, score: float = 0.9) -> DraftTree:
 
 def oracle(text: Sequence[int], count: int = 7) -> Guess:
     """Knows the whole text, prompt included."""
-    return lambda ctx, room: line(text[len(ctx) - 1 : len(ctx) + min(count, room)])
+    return lambda ctx, room: line([ctx[-1], *text[len(ctx) : len(ctx) + min(count, room)]])
 
 
 def adversary(text: Sequence[int], count: int = 7) -> Guess:
@@ -98,7 +98,8 @@ def random_trees(text: Sequence[int], most_nodes: int = 32) -> Guess:
 
     def guess(ctx: Sequence[int], room: int) -> DraftTree:
         coin = random.Random(7 * len(ctx))
-        return random_tree(coin, text[len(ctx) - 1 :], coin.randint(1, most_nodes), room)
+        some = [ctx[-1], *text[len(ctx) :]]
+        return random_tree(coin, some, coin.randint(1, most_nodes), room)
 
     return guess
 

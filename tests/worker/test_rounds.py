@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from decoding import read, rounds, write_on
+from decoding import chosen_in, read, rounds, write_on
 from drafters import (
     ALL_FREE,
     Guess,
@@ -31,13 +32,17 @@ from worker.grammar.forms import form_of
 from worker.grammar.matcher import Matcher
 from worker.kernels.attention import Prefill
 from worker.loading.locate import open_checkpoint
-from worker.sampling.chooser import Chooser
+from worker.metrics import Metrics
+from worker.models.decoder import Taps
+from worker.record import RunRecord
+from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
 from worker.settings import Machine
 from worker.speculation.cut import Bounds
 from worker.speculation.drafting import Drafting
 from worker.speculation.prices import Prices
 from worker.speculation.tree import DraftTree, only_root
+from worker.speculation.walk import walk
 from worker.state.slot import Slot
 
 PROMPT = tuple(range(40, 49))
@@ -157,10 +162,10 @@ def test_x2_x3_every_drafter_writes_the_plain_text(engine: Engine, way: str, gue
 
 @pytest.mark.parametrize("step_ms", [0.0, 3.0, 30.0])
 def test_what_a_table_lets_through_changes_no_token(engine: Engine, step_ms: float):
-    text = [*PROMPT, *_plain(engine, "seeded")]
+    text = [*PROMPT, *_plain(engine, "seeded")[:200]]
     for guess in (half_right(text), random_trees(text)):
         _speculate(engine, [_lookup(), Guessing(guess)], staircase(step_ms))
-        assert _write(engine, "seeded") == text[len(PROMPT) :]
+        assert _write(engine, "seeded", 200) == text[len(PROMPT) :]
 
 
 def _accepted(engine: Engine, guess: Guess, count: int = 200) -> list[int]:
@@ -273,9 +278,10 @@ def test_a_verify_changes_nothing_of_the_state_it_started_from(engine: Engine):
 
 
 def test_windows_and_trees_write_the_plain_text_too(any_engine: Engine):
-    text = [*PROMPT, *_plain(any_engine, "seeded, penalties")[:200]]
-    _speculate(any_engine, [_lookup(), Guessing(random_trees(text))])
-    assert _write(any_engine, "seeded, penalties", 200) == text[len(PROMPT) :]
+    _speculate(any_engine, ())
+    plain = _write(any_engine, "seeded, penalties", 120)
+    _speculate(any_engine, [_lookup(), Guessing(random_trees([*PROMPT, *plain]))])
+    assert _write(any_engine, "seeded, penalties", 120) == plain
 
 
 def test_b3_no_node_stands_beyond_the_last_position(engine: Engine):
@@ -290,3 +296,189 @@ def test_b3_no_node_stands_beyond_the_last_position(engine: Engine):
     assert len(slot.ctx) == engine.facts.max_len
     assert max(len(done.tree) for done, _ in made) > 16
     engine.close(slot)
+
+
+# What drafters hear.
+
+
+def _taps_of(engine: Engine, slot: Slot, layers: tuple[int, ...]) -> torch.Tensor:
+    """Of all forwarded tokens of the slot, in one forward."""
+    ids = torch.tensor(slot.ctx[: slot.kv_len])
+    cache, taps = engine._model.new_cache(64), Taps(layers)
+    cache.reserve(len(ids))
+    with torch.inference_mode():
+        engine._model.forward(ids, cache, Prefill(0, len(ids)), taps)
+    return taps.joined()
+
+
+def test_b1_b2_a_drafter_hears_of_every_committed_token_and_of_no_other(engine: Engine):
+    layers = (0, 2)
+    text = [*PROMPT, *_plain(engine, "greedy")]
+
+    def guess(ctx: Sequence[int], room: int) -> DraftTree | None:
+        declines = len(ctx) % 3 == 0
+        return None if declines else random_trees(text)(ctx, room)
+
+    drafter = Guessing(guess, tapped=layers)
+    _speculate(engine, [drafter])
+    slot = _open(engine, "greedy")
+    read(engine, slot)
+    kinds: set[str] = set()
+    for _ in range(40):
+        kinds.add(rounds(engine, slot, 1)[0][0].kind)
+        kinds |= {done.kind for done, _ in rounds(engine, slot, 5)}
+        assert drafter.synced == slot.ctx
+    engine.inject(slot, [7, 8, 9])
+    write_on(engine, slot, 10)
+    assert kinds == {"plain", "block"}
+    assert drafter.synced == slot.ctx
+    heard = torch.cat(drafter.taps)
+    assert heard.shape == (slot.kv_len, 2 * 64)
+    assert (heard - _taps_of(engine, slot, layers)).abs().max() <= TOLERANCE
+    engine.close(slot)
+
+
+def test_a_thawed_slot_tells_its_drafters_what_it_holds_now(engine: Engine):
+    drafter = Guessing(lambda ctx, room: None)
+    _speculate(engine, [drafter])
+    slot = _open(engine, "greedy")
+    read(engine, slot)
+    frozen = slot.freeze()
+    write_on(engine, slot, 5)
+    slot.thaw(frozen)
+    assert drafter.synced == list(frozen.ctx)
+    engine.close(slot)
+
+
+def test_b11_what_lies_behind_the_last_token_is_never_read(engine: Engine):
+    text = [*PROMPT, *_plain(engine, "seeded")[:120]]
+    _speculate(engine, [Guessing(random_trees(text))])
+    slot = _open(engine, "seeded")
+    read(engine, slot)
+    while len(slot.ctx) < len(text):
+        rounds(engine, slot, min(6, len(text) - len(slot.ctx)))
+        with torch.inference_mode():
+            for part in (slot.cache.kv._keys, slot.cache.kv._values):
+                part[:, :, slot.kv_len :] = torch.nan
+    assert slot.ctx == text
+    engine.close(slot)
+
+
+def test_b9_sequences_in_turn_and_drafts_of_any_length_write_what_each_writes_alone(engine: Engine):
+    ways = ("seeded", "seeded, penalties", "greedy")
+    texts = [[*PROMPT, *_plain(engine, way)[:90]] for way in ways]
+    guesses = (oracle(texts[0], 3), half_right(texts[1], 7), random_trees(texts[2]))
+    slots = []
+    for way, guess in zip(ways, guesses, strict=True):
+        drafting = Drafting([_lookup(), Guessing(guess)], engine.facts.end_ids, lambda: 0.0)
+        slot = Slot(engine._model.new_cache(64), drafting)
+        slot.reset(PROMPT, _chooser(way))
+        read(engine, slot)
+        slots.append(slot)
+    _speculate(engine, ())
+    while any(len(s.ctx) < len(text) for s, text in zip(slots, texts, strict=True)):
+        for slot, text in zip(slots, texts, strict=True):
+            if (left := len(text) - len(slot.ctx)) > 0:
+                rounds(engine, slot, min(left, 8))
+    assert [slot.ctx for slot in slots] == texts
+
+
+def test_x6_logprobs_of_drafted_tokens_are_those_of_plain_ones(engine: Engine):
+    def chosen(drafters: Sequence[Drafter]) -> list[Chosen]:
+        _speculate(engine, drafters)
+        sampling = replace(PENALIZED, top_logprobs=5)
+        slot = engine.open(PROMPT, Chooser(sampling, PROMPT))
+        read(engine, slot)
+        made = chosen_in(engine, slot, 100)
+        engine.close(slot)
+        return made
+
+    plain = chosen(())
+    text = [*PROMPT, 0, *(one.token for one in plain)]
+    drafted = chosen([Guessing(random_trees(text))])
+    for one, other in zip(plain, drafted, strict=True):
+        assert one.token == other.token
+        assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+        assert [token for token, _ in one.top] == [token for token, _ in other.top]
+
+
+def test_a_run_that_must_stop_ends_the_walk_there(engine: Engine):
+    text = [*PROMPT, *_plain(engine, "greedy")]
+    _speculate(engine, [Guessing(oracle(text, 20))])
+    slot = _open(engine, "greedy")
+    read(engine, slot)
+    heard: list[int] = []
+
+    def take(chosen: Chosen) -> bool:
+        heard.append(chosen.token)
+        return len(heard) < 3
+
+    done = engine.round(slot, 99, take)
+    assert (len(done.tokens), done.accepted, done.tree.drafted) == (3, 2, 20)
+    assert heard == text[len(PROMPT) + 1 :][:3]
+    assert slot.ctx == text[: len(PROMPT) + 4]
+    assert write_on(engine, slot, 30) == text[len(PROMPT) + 4 :][:30]
+    engine.close(slot)
+
+
+def test_b47_a_round_without_a_proposal_counts_as_plain(engine: Engine):
+    record, metrics = RunRecord("r", 0.0), Metrics()
+    text = [*PROMPT, *_plain(engine, "greedy")]
+    drafters = [Guessing(lambda ctx, room: oracle(text, 3)(ctx, room) if len(ctx) % 2 else None)]
+    _speculate(engine, drafters)
+    slot = _open(engine, "greedy")
+    read(engine, slot)
+    for done, _ in rounds(engine, slot, 41):
+        record.saw_round(done)
+        metrics.saw_round(done, 0.001)
+    engine.close(slot)
+    said = record.speculation()
+    assert said.plain and said.rounds > said.plain
+    assert said.draft_tokens == 3 * (said.rounds - said.plain)
+    assert said.draft_accepted == said.draft_tokens
+    assert said.rounds + said.draft_accepted == 41
+    counted = {(m.name, *m.labels.values()): m.value for m in metrics.samples({})}
+    assert counted["tandem_worker_rounds_total", "plain", "chain"] == said.plain
+    assert counted["tandem_worker_rounds_total", "block", "chain"] == said.rounds - said.plain
+    assert counted["tandem_worker_draft_tokens_total", "block"] == said.draft_tokens
+    assert counted["tandem_worker_draft_accepted_total", "block"] == said.draft_accepted
+
+
+# Sampling.
+
+
+def test_x7_what_a_sampled_walk_writes_is_drawn_as_the_target_says():
+    coin = np.random.default_rng(5)
+    table = coin.normal(0.0, 1.2, (17, 16)).astype(
+        np.float32
+    )  # logits behind each token, and first
+    first, second = np.zeros(16), np.zeros((16, 16))
+    nothing = np.empty(0, dtype=np.int64)
+    for seed in range(20_000):
+        draws = random.Random(seed)
+        tree = random_tree(draws, [16, *(draws.randrange(16) for _ in range(4))], 12, 3, vocab=16)
+        chooser = Chooser(replace(SEEDED, temperature=1.0, top_p=1.0, top_k=0, seed=seed), ())
+
+        def choose(node: int, tree: DraftTree = tree, chooser: Chooser = chooser) -> Chosen:
+            return chooser.choose(table[tree.tokens[node]].copy(), nothing)
+
+        _, tokens = walk(tree, choose, lambda _: True)
+        if len(tokens) == 1:
+            tokens = (*tokens, chooser.choose(table[tokens[0]].copy(), nothing).token)
+        first[tokens[0]] += 1
+        second[tokens[0], tokens[1]] += 1
+    assert _deviation(first, _softmax(table[16]) * first.sum()) < 4.0
+    expected = np.stack([_softmax(table[token]) * first[token] for token in range(16)])
+    assert _deviation(second, expected, fixed=16) < 4.0
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits.astype(np.float64))
+    return weights / weights.sum()
+
+
+def _deviation(found: np.ndarray, expected: np.ndarray, fixed: int = 1) -> float:
+    """Chi-square as standard deviations from its mean (Fisher's approximation)."""
+    chi = ((found - expected) ** 2 / expected).sum()
+    freedom = found.size - fixed
+    return float(np.sqrt(2 * chi) - np.sqrt(2 * freedom - 1))

@@ -64,6 +64,7 @@ class Drafting:
             began_s = self._clock()
             tree = drafter.propose(ctx, room, chooser)
             if tree is not None:
+                assert tree.tokens[0] == ctx[-1], "a guess must stand on the last token"
                 tree = possible(tree.within(room), self._end_ids, chooser)
             if tree is not None and tree.drafted:
                 drafts.append(Draft(drafter.source, tree, (self._clock() - began_s) * MS))
