@@ -20,6 +20,7 @@ from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Rows, Step
 from worker.kernels.choice import Heads, choose
 from worker.kernels.precision import compute_fp32_in_full
+from worker.kernels.tree import tree_rows
 from worker.loading.locate import Checkpoint
 from worker.loading.pooling import Pooling
 from worker.models.config import SamplingDefaults
@@ -34,7 +35,6 @@ from worker.speculation.drafting import Draft, Drafting
 from worker.speculation.prices import UNMEASURED, Prices
 from worker.speculation.round import Round, Stopwatch
 from worker.speculation.tree import DraftTree, only_root
-from worker.speculation.verify import rows_of
 from worker.speculation.walk import Take, walk
 from worker.state.slot import Slot
 
@@ -206,9 +206,9 @@ class Engine:
         """The rows of all nodes, each as if its own path had been written."""
         if not tree.drafted:
             return self._forward(slot, tree.tokens, Step(slot.kv_len))
-        model = self._model
-        place = {"start": slot.kv_len, "conv_width": model.conv_width}
-        return self._forward(slot, tree.tokens, rows_of(tree, **place, device=model.device))
+        start, conv_width = slot.kv_len, self._model.conv_width
+        rows = tree_rows(tree.parents, start=start, conv_width=conv_width).to(self._model.device)
+        return self._forward(slot, tree.tokens, rows)
 
     def _commit(
         self, slot: Slot, tree: DraftTree, path: Sequence[int], tokens: Sequence[int]

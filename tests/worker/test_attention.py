@@ -19,6 +19,7 @@ from worker.kernels.attention import Attention, Prefill, Rows, Step
 from worker.kernels.choice import Heads, choose, trial_error
 from worker.kernels.flash import FlashAttention
 from worker.kernels.sdpa import SdpaAttention
+from worker.kernels.tree import tree_rows
 
 FP32_TOLERANCE = 1e-5
 BF16_TOLERANCE = 1e-2
@@ -39,7 +40,8 @@ def documented_kernel(
     softmax_scale: float,
     causal: bool,
     window_size: tuple[int, int],
-) -> Tensor:
+    return_softmax_lse: bool = False,
+) -> Any:
     """What flash_attn_with_kvcache says that it does: masks aligned to the lower right corner."""
     (_, rows, heads, dim), (batch, length, kv_heads, kv_dim) = q.shape, k_cache.shape
     assert (batch, kv_dim, v_cache.shape) == (1, dim, k_cache.shape)
@@ -59,8 +61,9 @@ def documented_kernel(
         hidden |= other < at - left
     if right >= 0:
         hidden |= other > at + right
-    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
-    return torch.einsum("hij,jhd->ihd", weights, values)[None].to(q.dtype)
+    scores = scores.masked_fill(hidden, -torch.inf)
+    out = torch.einsum("hij,jhd->ihd", scores.softmax(-1), values)[None].to(q.dtype)
+    return (out, scores.logsumexp(-1)[None]) if return_softmax_lse else out
 
 
 def _heads(shape: str, dtype: torch.dtype = torch.float32, device: torch.device = CPU) -> Heads:
@@ -100,6 +103,57 @@ def test_sdpa_and_what_is_asked_of_flash_are_attention_by_its_definition(rows: R
         out = kernel.attend(q, sight, cache, rows)
         assert out.shape == q.shape
         assert (out - naive).abs().max() <= FP32_TOLERANCE, kernel.name
+
+
+BUSH = (-1, 0, 1, 2, 1, 4, 0, 6, 6, 0, 9, 10, 11, 12, 13)
+
+
+def _naive_tree(q: Tensor, keys: Tensor, values: Tensor, start: int, window: int) -> Tensor:
+    """Each node alone, behind the prefix and its own ancestors."""
+    out = torch.empty_like(q)
+    for node in range(len(BUSH)):
+        path = [node]
+        while BUSH[path[0]] >= 0:
+            path.insert(0, BUSH[path[0]])
+        seen = [*range(start), *(start + at for at in path)]
+        last = start + len(path) - 1
+        out[node] = _naive(q[node : node + 1], keys[seen], values[seen], last, window)[0]
+    return out
+
+
+@pytest.mark.parametrize("window", [0, 1, 3, 24, 1000])
+@pytest.mark.parametrize("start", [0, 1, 150])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_node_of_a_tree_sees_the_prefix_and_its_own_ancestors(
+    shape: str, start: int, window: int
+):
+    heads, kv_heads, dim = SHAPES[shape]
+    source = torch.Generator().manual_seed(start + window)
+    length = start + len(BUSH)
+    q = torch.randn(len(BUSH), heads, dim, generator=source)
+    keys, values = (torch.randn(length, kv_heads, dim, generator=source) for _ in range(2))
+    naive = _naive_tree(q, keys, values, start, window)
+    cache, rows = choice._cache(keys, values, 1), tree_rows(BUSH, start=start)
+    sight = choice.Sight(1, dim**-0.5, window)
+    masked = SdpaAttention().attend(q, sight, cache, rows)
+    found = FlashAttention(documented_kernel).attend(q, sight, cache, rows)
+    assert (masked - naive).abs().max() <= FP32_TOLERANCE
+    assert (found - masked).abs().max() <= 1e-6
+
+
+def test_a_mask_is_made_once_for_all_layers_of_a_tree_and_anew_for_the_next():
+    q, cache = (
+        torch.randn(15, 4, 16),
+        choice._cache(torch.randn(40, 4, 16), torch.randn(40, 4, 16), 1),
+    )
+    kernel, sight = SdpaAttention(), choice.Sight(1, 0.25)
+    one, other = tree_rows(BUSH, start=20), tree_rows([-1, *range(14)], start=20)
+    kernel.attend(q, sight, cache, one)
+    mask = kernel._masks[0][1]
+    kernel.attend(q, sight, cache, one)
+    assert kernel._masks[0][1] is mask
+    chain = kernel.attend(q, sight, cache, other)
+    assert torch.allclose(chain, kernel.attend(q, sight, cache, Prefill(20, 15)), atol=1e-6)
 
 
 @pytest.mark.parametrize("window", [0, 24])
@@ -197,11 +251,22 @@ def _upper_left(q: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Any) -> 
     return documented_kernel(q, k_cache[:, :rows], v_cache[:, :rows], **options)
 
 
-def _not_a_number(q: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Any) -> Tensor:
-    return torch.full_like(q, torch.nan)
+def _sums_in_another_base(q: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Any) -> Any:
+    found = documented_kernel(q, k_cache, v_cache, **options)
+    return (found[0], found[1] * 1.4427) if options.get("return_softmax_lse") else found
 
 
-@pytest.mark.parametrize("kernel", [_ignores_windows, _sees_one_more, _upper_left, _not_a_number])
+def _not_a_number(q: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Any) -> Any:
+    found = documented_kernel(q, k_cache, v_cache, **options)
+    if options.get("return_softmax_lse"):
+        return tuple(part * torch.nan for part in found)
+    return found * torch.nan
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [_ignores_windows, _sees_one_more, _upper_left, _sums_in_another_base, _not_a_number],
+)
 def test_a_kernel_that_is_wrong_does_not_serve(kernel: Any, monkeypatch: pytest.MonkeyPatch):
     name, lines = _chosen(monkeypatch, lambda: FlashAttention(kernel))
     assert name == "sdpa"
@@ -218,7 +283,12 @@ def _with_other_arguments(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor
     return q
 
 
-@pytest.mark.parametrize("kernel", [_for_another_card, _with_other_arguments])
+def _without_sums(q: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Any) -> Tensor:
+    options.pop("return_softmax_lse", None)
+    return documented_kernel(q, k_cache, v_cache, **options)
+
+
+@pytest.mark.parametrize("kernel", [_for_another_card, _with_other_arguments, _without_sums])
 def test_a_kernel_that_fails_does_not_serve_and_says_why(
     kernel: Any, monkeypatch: pytest.MonkeyPatch
 ):
@@ -265,7 +335,8 @@ def test_on_a_gpu_every_kernel_gives_exact_attention_to_the_precision_of_bf16(
     if found is None:
         pytest.skip("flash-attn is not installed: pip install --no-build-isolation flash-attn")
     on_gpu = Heads(*heads, torch.bfloat16, torch.device("cuda"))
-    for rows in (*ROWS, Prefill(4000, 1000), Step(5000)):
+    trees = (tree_rows(BUSH, start=1), tree_rows(BUSH, start=5000))
+    for rows in (*ROWS, Prefill(4000, 1000), Step(5000), *trees):
         for window in WINDOWS:
             assert trial_error(found, on_gpu, rows, window) <= BF16_TOLERANCE, (rows, window)
 

@@ -202,13 +202,19 @@ def _rows(engine: Engine, slot: Slot, tree: DraftTree) -> torch.Tensor:
 
 def _alone(engine: Engine, slot: Slot, tree: DraftTree, node: int) -> torch.Tensor:
     """The last row of a whole forward of the prefix and a node's path."""
-    path = [tree.tokens[at] for at in range(len(tree)) if tree.reach()[node, at]]
+    path = [tree.tokens[at] for at in _path(tree, node)]
     ids = torch.tensor([*slot.ctx[: slot.kv_len], *path])
     cache = engine._model.new_cache(64)
     cache.reserve(len(ids))
     with torch.inference_mode():
         hidden = engine._model.forward(ids, cache, Prefill(0, len(ids)))
         return engine._model.logits(hidden[-1:])[0]
+
+
+def _path(tree: DraftTree, node: int) -> list[int]:
+    """The nodes down to one, the root first."""
+    parent = tree.parents[node]
+    return [*(_path(tree, parent) if parent >= 0 else ()), node]
 
 
 def _some_tree(slot: Slot, seed: int, nodes: int = 32) -> DraftTree:
@@ -234,12 +240,12 @@ def test_b4_a_changed_node_moves_no_unrelated_row(any_engine: Engine, seed: int)
     _speculate(any_engine, ())
     slot = _prefix(any_engine, 30)
     tree = _some_tree(slot, seed)
-    rows, reach = _rows(any_engine, slot, tree), tree.reach()
+    rows = _rows(any_engine, slot, tree)
     for node in range(1, len(tree), 5):
         tokens = list(tree.tokens)
         tokens[node] = 500 - tokens[node]
         moved = (_rows(any_engine, slot, replace(tree, tokens=tuple(tokens))) != rows).any(-1)
-        assert moved.tolist() == reach[:, node].tolist()
+        assert moved.tolist() == [node in _path(tree, at) for at in range(len(tree))]
     any_engine.close(slot)
 
 
@@ -250,7 +256,7 @@ def test_x1_the_state_behind_every_path_is_that_of_plain_steps(any_engine: Engin
     tree = _some_tree(slot, seed, nodes=16)
     before = slot.freeze()
     for node in range(len(tree)):
-        path = [at for at in range(len(tree)) if tree.reach()[node, at]]
+        path = _path(tree, node)
         tokens = [*(tree.tokens[at] for at in path[1:]), 77]
         slot.thaw(before)
         _rows(any_engine, slot, tree)

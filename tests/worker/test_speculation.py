@@ -13,6 +13,7 @@ from scripted import COMPILER, TOKENIZER
 
 from proto.chat import AnswerFormat, Call
 from worker.grammar.forms import form_of
+from worker.kernels.tree import tree_rows
 from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
 from worker.speculation.cut import Bounds, Candidate, Cut, best_part, cut
@@ -22,7 +23,6 @@ from worker.speculation.odds import Odds, matched
 from worker.speculation.prices import CONTEXTS, Prices, RoundPrices
 from worker.speculation.round import Round
 from worker.speculation.tree import DraftTree, Source, only_root, ordered
-from worker.speculation.verify import windows
 from worker.speculation.walk import walk
 
 EACH_A_MILLISECOND = tuple(10.0 + more for more in range(64))
@@ -74,7 +74,9 @@ def test_reach_depths_children_and_paths_are_those_of_the_parents(
     line = [node]
     while tree.parents[line[-1]] >= 0:
         line.append(tree.parents[line[-1]])
-    assert {at for at in range(len(tree)) if tree.reach()[node, at]} == set(line)
+    rows = tree_rows(tree.parents, start=7)
+    assert {at for at in range(len(tree)) if rows.reach[node, at]} == set(line)
+    assert rows.positions.tolist() == [7 + depth for depth in tree.depths()]
     assert tree.depths()[node] == len(line) - 1
     children = [at for at, parent in enumerate(tree.parents) if parent == node]
     assert list(tree.children(node)) == children
@@ -100,9 +102,11 @@ def test_siblings_stand_likeliest_first():
 
 
 def test_a_convolution_sees_ancestors_and_then_what_was_before_the_tree():
-    tree = DraftTree((1, 2, 3, 4), (-1, 0, 1, 0), (1.0, 0.5, 0.4, 0.3), (Source(0),) * 4)
-    assert windows(tree, 4) == [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 6]]
-    assert windows(tree, 2) == [[0, 1], [1, 2], [2, 3], [1, 4]]
+    def windows(width: int) -> list[list[int]]:
+        return tree_rows([-1, 0, 1, 0], start=7, conv_width=width).windows.tolist()
+
+    assert windows(4) == [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 6]]
+    assert windows(2) == [[0, 1], [1, 2], [2, 3], [1, 4]]
 
 
 # Merge.

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from worker.kernels.tree import Tree
 from worker.state.kv import KvCache
 
 
@@ -32,27 +33,6 @@ class Step:
     def positions(self) -> slice:
         """Where the row stands in the sequence."""
         return slice(self.start, self.start + 1)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tree:
-    """Rows of a draft tree; each sees the prefix, its ancestors and itself.
-
-    Their keys lie at `start` plus the row, whatever the position. positions: (rows,) int64, `start`
-    plus depth; siblings share one. reach: (rows, rows) bool, whether row i is row j or comes after
-    it on one path. windows: (rows, width) int64, what a causal convolution sees for each row, own
-    row last, in rows behind the `width - 1` inputs before the tree.
-    """
-
-    start: int
-    positions: Tensor
-    reach: Tensor
-    windows: Tensor
-
-    @property
-    def count(self) -> int:
-        """Rows, the root included."""
-        return self.reach.shape[0]
 
 
 Rows = Prefill | Step | Tree

@@ -12,6 +12,7 @@ import torch
 from worker.kernels import flash
 from worker.kernels.attention import Attention, Prefill, Rows, Sight, Step
 from worker.kernels.sdpa import SdpaAttention
+from worker.kernels.tree import Tree, tree_rows
 from worker.state.kv import KvCache
 
 log = structlog.get_logger()
@@ -45,8 +46,9 @@ def choose(shape: Heads) -> Attention:
         if candidate is None:
             return SdpaAttention()
         error = max(trial_error(candidate, shape, *trial) for trial in _trials())
-    # RuntimeError: what the device says; TypeError: a version with other arguments.
-    except (flash.BrokenPackage, RuntimeError, TypeError) as fault:
+    # RuntimeError: what the device says; TypeError, ValueError: a version with other arguments or
+    # results.
+    except (flash.BrokenPackage, RuntimeError, TypeError, ValueError) as fault:
         log.warning(ATTENTION_UNAVAILABLE, kernel="flash", reason=str(fault)[:REASON_CHARS])
         return SdpaAttention()
     if not error <= TRIAL_ERROR:  # nor NaN
@@ -70,7 +72,8 @@ def trial_error(attention: Attention, shape: Heads, rows: Rows, window: int) -> 
     keys, values = (random(length, shape.kv_heads, shape.head_dim) for _ in range(2))
     sight = Sight(layer, shape.head_dim**-0.5, window)
     with torch.inference_mode():
-        out = attention.attend(q, sight, _cache(keys, values, layer), rows).float().cpu()
+        there = rows.to(shape.device) if isinstance(rows, Tree) else rows
+        out = attention.attend(q, sight, _cache(keys, values, layer), there).float().cpu()
         q, keys, values = (part.float().cpu() for part in (q, keys, values))
         exact = SdpaAttention().attend(q, sight, _cache(keys, values, layer), rows)
         return float((out - exact).norm() / exact.norm())
@@ -91,5 +94,8 @@ def _cache(keys: torch.Tensor, values: torch.Tensor, layer: int) -> KvCache:
 
 
 def _trials() -> list[tuple[Rows, int]]:
-    shapes = (Prefill(0, TRIAL_ROWS), Prefill(TRIAL_PREFIX, TRIAL_ROWS), Step(TRIAL_PREFIX))
+    branching = tree_rows([-1, *(row // 2 for row in range(TRIAL_ROWS))], start=TRIAL_PREFIX)
+    shapes = (
+        Prefill(0, TRIAL_ROWS), Prefill(TRIAL_PREFIX, TRIAL_ROWS), Step(TRIAL_PREFIX), branching,
+    )  # fmt: skip
     return [(rows, window) for rows in shapes for window in (0, TRIAL_WINDOW)]

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 from worker.kernels.attention import Prefill, Rows, Sight, Step
+from worker.kernels.sdpa import SdpaAttention
+from worker.kernels.tree import Tree, attend_among, merged
 from worker.state.kv import KvCache
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -28,8 +30,11 @@ EVERYTHING = (-1, -1)  # the package's word for no window
 class Kernel(Protocol):
     """`flash_attn_with_kvcache`, as far as it is used here."""
 
-    def __call__(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Any) -> Tensor:
-        """q: (batch, rows, heads, head_dim); keys, values: (batch, length, kv_heads, head_dim)."""
+    def __call__(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, **options: Any) -> Any:
+        """q: (batch, rows, heads, head_dim); keys, values: (batch, length, kv_heads, head_dim).
+
+        With `return_softmax_lse` a second tensor comes back, (batch, heads, rows) float32.
+        """
         ...
 
 
@@ -44,9 +49,12 @@ class FlashAttention:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self._masked = SdpaAttention()
 
     def attend(self, q: Tensor, sight: Sight, kv: KvCache, rows: Rows) -> Tensor:
         """See `Attention.attend`."""
+        if isinstance(rows, Tree):
+            return self._attend_tree(q, sight, kv, rows)
         first = sight.first_key(rows)
         keys, values = kv.read(sight.layer, rows.start + rows.count)
         # (1, length, kv_heads, head_dim). The length is in the shape: as an argument the package
@@ -62,7 +70,24 @@ class FlashAttention:
                 # of w tokens counts the row itself, the package's only those before it.
                 window = (sight.window - 1, 0) if sight.window else EVERYTHING
                 options = {"causal": True, "window_size": window}
-        return self._kernel(q[None], keys, values, softmax_scale=sight.scale, **options)[0]
+        out: Tensor = self._kernel(q[None], keys, values, softmax_scale=sight.scale, **options)
+        return out[0]
+
+    def _attend_tree(self, q: Tensor, sight: Sight, kv: KvCache, rows: Tree) -> Tensor:
+        """The package has no mask for trees: it reads the prefix, which all rows see in whole, and
+        what it found is merged with what the few rows see of each other."""
+        if sight.window or not rows.start:
+            # Each depth has a window of its own, and the keys in it are few.
+            return self._masked.attend(q, sight, kv, rows)
+        keys, values = kv.read(sight.layer, rows.start + rows.count)
+        prefix = (part[:, : rows.start].transpose(0, 1)[None] for part in (keys, values))
+        seen, sums = self._kernel(
+            q[None], *prefix, softmax_scale=sight.scale, causal=False, window_size=EVERYTHING,
+            return_softmax_lse=True,
+        )  # fmt: skip
+        own_keys, own_values = keys[:, rows.start :], values[:, rows.start :]
+        among = attend_among(q, own_keys, own_values, rows.reach, sight.scale)
+        return merged(seen[0].float(), sums[0].T, *among).to(q.dtype)
 
 
 def takes(*, dtype: torch.dtype, device: torch.device, head_dim: int) -> bool:

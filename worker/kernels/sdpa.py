@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from worker.kernels.attention import Prefill, Rows, Sight, Step, Tree
+from worker.kernels.attention import Prefill, Rows, Sight, Step
+from worker.kernels.tree import Tree
 from worker.state.kv import KvCache
 
 

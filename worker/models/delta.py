@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, silu, softplus
 
 from worker.kernels import delta_rule
-from worker.kernels.attention import Prefill, Rows, Step, Tree
+from worker.kernels.attention import Prefill, Rows, Step
 from worker.kernels.delta_rule import DeltaInputs, line_reach
 from worker.kernels.product import Product
+from worker.kernels.tree import Tree
 from worker.kernels.weight import Arrange, Weight
 from worker.models.config import DeltaConfig, ModelConfig
 from worker.models.placement import Placement

@@ -8,9 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 
-import numpy as np
-from numpy.typing import NDArray
-
 
 class Source(IntFlag):
     """Who guessed a node; after a merge it may be several."""
@@ -51,14 +48,6 @@ class DraftTree:
         for parent in self.parents:
             depths.append(depths[parent] + 1 if parent >= 0 else 0)
         return tuple(depths)
-
-    def reach(self) -> NDArray[np.bool_]:
-        """(nodes, nodes): whether node i is node j or comes after it on one path."""
-        reach = np.eye(len(self), dtype=np.bool_)
-        for node, parent in enumerate(self.parents):
-            if parent >= 0:
-                reach[node] |= reach[parent]
-        return reach
 
     def child(self, node: int, token: int) -> int | None:
         """The child of a node that holds a token."""
