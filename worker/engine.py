@@ -31,8 +31,8 @@ from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
 from worker.settings import Machine, bounds_of, max_len_of
 from worker.speculation.cut import Bounds, cut
-from worker.speculation.drafting import Draft, Drafting
-from worker.speculation.prices import UNMEASURED, Prices
+from worker.speculation.drafting import Drafting
+from worker.speculation.prices import UNMEASURED, Prices, RoundPrices
 from worker.speculation.round import Round, Stopwatch
 from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import Take, walk
@@ -168,8 +168,10 @@ class Engine:
         `take` hears of each token as it is chosen and says whether the run may go on behind it.
         """
         watch = Stopwatch(self._clock)
-        drafts = slot.drafting.propose(slot.ctx, room - 1, slot.chooser)
-        tree, price_ms = self._cut(slot, drafts)
+        prices, bounds = self._prices(slot), self._speculation.bounds
+        drafts = slot.drafting.propose(slot.ctx, room - 1, slot.chooser, prices, bounds)
+        best = cut(slot.drafting.candidates(drafts), prices, bounds)
+        tree = only_root(slot.ctx[-1]) if best is None else best.tree
         draft_ms = watch.lap_ms()
         hidden, taps = self._verify(slot, tree)
         logits = self._logits(hidden)
@@ -179,6 +181,7 @@ class Engine:
         self._commit(slot, tree, path, tokens)
         slot.drafting.learn(drafts, tokens)
         slot.drafting.sync(slot.ctx, None if taps is None else taps[list(path)])
+        price_ms = prices.plain if best is None else best.price_ms
         times = draft_ms, verify_ms, walk_ms, watch.lap_ms(), price_ms
         return Round(tree, path, tokens, *times)
 
@@ -193,14 +196,9 @@ class Engine:
 
     # The steps of a round.
 
-    def _cut(self, slot: Slot, drafts: Sequence[Draft]) -> tuple[DraftTree, float]:
-        """What is to be verified, by its worth at today's prices, and its price in ms."""
+    def _prices(self, slot: Slot) -> RoundPrices:
         speculation = self._speculation
-        prices = speculation.prices.at(slot.kv_len, speculation.bounds.most_rows)
-        best = cut(slot.drafting.candidates(drafts), prices, speculation.bounds)
-        if best is None:
-            return only_root(slot.ctx[-1]), prices.plain
-        return best.tree, best.price_ms
+        return speculation.prices.at(slot.kv_len, speculation.bounds.most_rows)
 
     def _verify(self, slot: Slot, tree: DraftTree) -> tuple[Tensor, Tensor | None]:
         """The rows of all nodes, each as if its own path had been written."""

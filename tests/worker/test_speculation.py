@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import pytest
@@ -16,8 +16,8 @@ from worker.grammar.forms import form_of
 from worker.kernels.tree import tree_rows
 from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
-from worker.speculation.cut import Bounds, Candidate, Cut, best_part, cut
-from worker.speculation.drafting import Drafting, possible
+from worker.speculation.cut import Bounds, Cut, best_part, cut
+from worker.speculation.drafting import Draft, Drafting, possible
 from worker.speculation.merge import merge
 from worker.speculation.odds import Odds, matched
 from worker.speculation.prices import CONTEXTS, Prices, RoundPrices
@@ -156,7 +156,7 @@ def price_tables(draw: st.DrawFn) -> RoundPrices:
 @settings(max_examples=60)
 @given(trees(most=12), price_tables(), st.integers(2, 12))
 def test_x8_the_cut_is_the_best_of_all_parts(tree: DraftTree, prices: RoundPrices, most: int):
-    best = best_part(Candidate(tree), prices, Bounds(most))
+    best = best_part(tree, prices, Bounds(most))
     if not tree.drafted:
         assert best is None
         return
@@ -169,7 +169,7 @@ def test_x8_the_cut_is_the_best_of_all_parts(tree: DraftTree, prices: RoundPrice
 
 
 def _cut(tree: DraftTree, prices: RoundPrices, **changes: object) -> Cut | None:
-    return cut([Candidate(tree)], prices, Bounds(64, **changes))
+    return cut([tree], prices, Bounds(64, **changes))
 
 
 def test_x9_a_table_where_drafting_never_pays_gives_a_plain_step():
@@ -201,18 +201,10 @@ def test_only_the_row_counts_of_the_snap_or_the_whole_tree_are_verified():
     assert whole is not None and len(whole.tree) == 6
 
 
-def test_what_a_guess_cost_counts_against_it():
-    prices = staircase(1.0).at(256, 64)
-    tree = line(list(range(6)), score=0.9)
-    cheap = cut([Candidate(tree, 12.0), Candidate(line([0, 9, 8], score=0.8))], prices, Bounds(64))
-    assert cheap is not None and cheap.tree.tokens == (0, 9, 8)
-    assert cut([Candidate(tree, 50.0)], prices, Bounds(64)) is None
-
-
 def test_a_tree_is_priced_as_a_tree_and_a_chain_as_a_chain():
     prices = RoundPrices(10.0, (10.0,) * 8, (100.0,) * 8)
     fork = ordered((1, 2, 3), (-1, 0, 0), (1.0, 0.9, 0.8), (Source(0),) * 3)
-    best = best_part(Candidate(fork), prices, Bounds(8))
+    best = best_part(fork, prices, Bounds(8))
     assert best is not None and best.tree.tokens == (1, 2)
 
 
@@ -221,7 +213,7 @@ def test_x9_a_guess_that_comes_true_now_and_then_never_costs_more_than_its_margi
     coin, odds, spent_ms, written = random.Random(3), Odds(), 0.0, 0
     while written < 4000:
         guess = line(list(range(9)), score=0.6)  # what is promised has nothing to do with the truth
-        best = cut([Candidate(odds.weighed(guess, Source.BLOCK))], SLOPE, Bounds(64, margin=1.02))
+        best = cut([odds.weighed(guess, Source.BLOCK)], SLOPE, Bounds(64, margin=1.02))
         right = next((at for at in range(8) if coin.random() > chance), 8)
         depth = 0 if best is None else best.tree.drafted
         tokens = [*range(1, 1 + min(right, depth)), 1 + depth if right > depth else 99]
@@ -299,7 +291,7 @@ def test_b6_a_source_that_was_bad_and_becomes_good_is_chosen_again_within_ten_ro
     odds, prices, chosen = Odds(), SLOPE, []
     for number in range(60):
         guess = line([1, 2, 3, 4, 5], score=0.8)
-        weighed = Candidate(odds.weighed(guess, Source.BLOCK))
+        weighed = odds.weighed(guess, Source.BLOCK)
         chosen.append(cut([weighed], prices, Bounds(64)) is not None)
         odds.learn(guess, Source.BLOCK, [2, 3, 4, 5, 6] if number >= 40 else [9])
     assert not any(chosen[30:40])
@@ -330,28 +322,87 @@ def test_what_the_grammar_forbids_is_not_verified():
     assert possible(tree, (), chooser) is tree
 
 
+def _drafting(*drafters: Guessing, clock: Callable[[], float] = lambda: 0.0) -> Drafting:
+    return Drafting(drafters, (), clock)
+
+
+def _propose(drafting: Drafting, room: int = 9) -> tuple[Draft, ...]:
+    return drafting.propose([3], room, Chooser(GREEDY, ()), SLOPE, Bounds(64))
+
+
 def test_guesses_of_several_drafters_are_offered_alone_and_together():
     lookup = Guessing(lambda ctx, room: line([ctx[-1], 5, 6]))
     lookup.source = Source.LOOKUP
-    block = Guessing(lambda ctx, room: line([ctx[-1], 5, 9]))
-    silent = Guessing(lambda ctx, room: None)
-    drafting = Drafting([lookup, silent, block], (), lambda: 0.0)
-    drafts = drafting.propose([3], 2, Chooser(GREEDY, ()))
+    fork = ordered((3, 5, 9, 7), (-1, 0, 1, 0), (1.0, 0.6, 0.5, 0.4), (Source.BLOCK,) * 4)
+    drafting = _drafting(lookup, Guessing(lambda *_: None), Guessing(lambda *_: fork))
+    drafts = _propose(drafting)
     assert [draft.source for draft in drafts] == [Source.LOOKUP, Source.BLOCK]
-    offered = drafting.candidates(drafts)
-    assert [len(one.tree) for one in offered] == [3, 3, 4]
-    assert drafting.propose([3], 0, Chooser(GREEDY, ())) == ()
-    assert [len(d.tree) for d in drafting.propose([3], 1, Chooser(GREEDY, ()))] == [2, 2]
+    offered = [paths(tree).keys() for tree in drafting.candidates(drafts)]
+    copied, guessed = {(3,), (3, 5), (3, 5, 6)}, {(3,), (3, 5), (3, 5, 9), (3, 7)}
+    assert offered == [copied, guessed, guessed - {(3, 7)}, copied | guessed]
+    assert _propose(drafting, room=0) == ()
+    assert [draft.tree.tokens for draft in _propose(drafting, room=1)] == [(3, 5), (3, 5, 7)]
 
 
 def test_what_is_learned_of_one_request_is_forgotten_in_the_next():
-    drafting = Drafting([Guessing(lambda ctx, room: line([ctx[-1], 5]))], (), lambda: 0.0)
-    drafts = drafting.propose([3], 2, Chooser(GREEDY, ()))
+    drafting = _drafting(Guessing(lambda ctx, room: line([ctx[-1], 5])))
+    drafts = _propose(drafting)
     for _ in range(9):
         drafting.learn(drafts, [7])
-    assert drafting.candidates(drafts)[0].tree.scores[1] < 0.5
+    assert drafting.candidates(drafts)[0].scores[1] < 0.5
     drafting.reset()
-    assert drafting.candidates(drafts)[0].tree.scores[1] == 0.9
+    assert drafting.candidates(drafts)[0].scores[1] == 0.9
+
+
+class Costly(Guessing):
+    """A drafter that takes its time, on a clock of its own. `asked`: in which rounds."""
+
+    def __init__(self, cost_ms: float, score: float) -> None:
+        super().__init__(lambda ctx, room: line([ctx[-1], 5, 6, 7], score=score))
+        self.cost_ms, self.now_s, self.asked = cost_ms, 0.0, []
+        self.round = 0
+
+    def propose(self, ctx: Sequence[int], room: int, chooser: Chooser) -> DraftTree | None:
+        self.now_s += self.cost_ms / 1000
+        self.asked.append(self.round)
+        return super().propose(ctx, room, chooser)
+
+
+def _asked(cost_ms: float, score: float, *others: Guessing, rounds: int = 100) -> list[int]:
+    drafter = Costly(cost_ms, score)
+    drafting = _drafting(*others, drafter, clock=lambda: drafter.now_s)
+    for drafter.round in range(rounds):
+        _propose(drafting)
+    return drafter.asked
+
+
+def test_a_drafter_that_is_worth_its_time_is_always_asked():
+    assert len(_asked(2.0, 0.9)) == 100
+    assert len(_asked(0.1, 0.05)) == 100  # costs so little that it does not matter
+
+
+def test_x9_a_drafter_that_is_not_worth_its_time_costs_three_of_a_hundred_at_most():
+    for cost_ms in (1.0, 4.0, 30.0):
+        asked = [number for number in _asked(cost_ms, 0.15, rounds=1000) if number > 10]
+        assert 10 < len(asked) * cost_ms <= 0.031 * 1000 * SLOPE.plain + cost_ms
+
+
+def test_while_a_copy_runs_a_drafter_that_would_do_worse_is_hardly_asked():
+    copy = Guessing(lambda ctx, room: line([ctx[-1], *range(5, 30)], score=0.99))
+    copy.source = Source.LOOKUP
+    assert len(_asked(3.0, 0.9, copy)) < 15
+    assert len(_asked(3.0, 0.9)) == 100
+
+
+def test_b6_a_drafter_that_becomes_good_is_asked_again():
+    drafter = Costly(3.0, 0.15)
+    drafting = _drafting(drafter, clock=lambda: drafter.now_s)
+    for drafter.round in range(200):
+        if drafter.round == 100:
+            drafter._guess = lambda ctx, room: line([ctx[-1], 5, 6, 7], score=0.95)
+        _propose(drafting)
+    late = [number for number in drafter.asked if number > 100]
+    assert late[1] - 100 <= 22 and set(range(140, 200)) <= set(late)
 
 
 # Walk.

@@ -12,14 +12,6 @@ from worker.speculation.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A tree and what it cost to guess. Its scores fall along every path."""
-
-    tree: DraftTree
-    draft_ms: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Bounds:
     """What a cut keeps to. `most_rows`: root included; `snap`: the only row counts that may be
     verified, but for a whole tree, none = all; `margin`: times the plain step's value that a
@@ -32,29 +24,31 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A part of a candidate. `value`: expected tokens a millisecond; `price_ms`: of the round."""
+    """A part of a tree. `value`: expected tokens a millisecond; `price_ms`: of its verify."""
 
     tree: DraftTree
     value: float
     price_ms: float
 
 
-def cut(candidates: Sequence[Candidate], prices: RoundPrices, bounds: Bounds) -> Cut | None:
-    """The part of a candidate with the most expected tokens a millisecond; None = a plain step."""
-    found = [best for candidate in candidates if (best := best_part(candidate, prices, bounds))]
+def cut(trees: Sequence[DraftTree], prices: RoundPrices, bounds: Bounds) -> Cut | None:
+    """The part of a tree with the most expected tokens a millisecond; None = a plain step.
+
+    What it took to guess is spent already and counts for nothing here.
+    """
+    found = [best for tree in trees if (best := best_part(tree, prices, bounds))]
     best = max(found, key=lambda one: one.value, default=None)
     if best is None or best.value <= bounds.margin / prices.plain:
         return None
     return best
 
 
-def best_part(candidate: Candidate, prices: RoundPrices, bounds: Bounds) -> Cut | None:
-    """The best part of one candidate, whatever a plain step is worth.
+def best_part(tree: DraftTree, prices: RoundPrices, bounds: Bounds) -> Cut | None:
+    """The best part of one tree, whatever a plain step is worth. Its scores fall along its paths.
 
     Nodes are admitted by falling score. Parents score at least as much and stand first, so that
     each number of nodes gets the likeliest tree of that size.
     """
-    tree = candidate.tree
     order = sorted(range(1, len(tree)), key=lambda node: -tree.scores[node])  # stable
     best: tuple[float, float, int] | None = None  # value, price, nodes
     expected, is_chain, last = 1.0, True, 0
@@ -64,7 +58,7 @@ def best_part(candidate: Candidate, prices: RoundPrices, bounds: Bounds) -> Cut 
         last = node
         if bounds.snap and count + 1 not in bounds.snap and count != tree.drafted:
             continue
-        price_ms = candidate.draft_ms + prices.verify_ms(count + 1, is_chain=is_chain)
+        price_ms = prices.verify_ms(count + 1, is_chain=is_chain)
         value = expected / price_ms
         if best is None or value > best[0]:
             best = (value, price_ms, count)

@@ -1,27 +1,32 @@
-"""The drafters of one slot and what is made of their guesses. Knows no model and no price."""
+"""The drafters of one slot and what is made of their guesses. Knows no model and no cache."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from torch import Tensor
 
 from worker.draft.base import Drafter
 from worker.sampling.chooser import Chooser
-from worker.speculation.cut import Candidate
+from worker.speculation.cut import Bounds, Cut, best_part
 from worker.speculation.merge import merge
 from worker.speculation.odds import Odds
+from worker.speculation.prices import RoundPrices
 from worker.speculation.tree import DraftTree, Source
 
 MS = 1000.0
 
 
+MOST_IDLE_COST = 0.03  # of a plain step, for guesses that are not worth their time just now
+WEIGHT = 0.3  # of the newest sample, in what a drafter costs and is worth
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What one drafter guessed for a round, and how long that took."""
+    """What one drafter guessed for a round."""
 
     source: Source
     tree: DraftTree
-    draft_ms: float
 
 
 class Drafting:
@@ -36,6 +41,7 @@ class Drafting:
         end_ids: Collection[int],
         clock: Callable[[], float],
     ) -> None:
+        self._seats = tuple(_Seat(drafter) for drafter in drafters)
         self._drafters = tuple(drafters)
         self._end_ids = end_ids
         self._clock = clock
@@ -49,40 +55,52 @@ class Drafting:
     def reset(self) -> None:
         """For a new sequence."""
         self._odds.clear()
-        for drafter in self._drafters:
-            drafter.rewind(0)
+        for seat in self._seats:
+            seat.reset()
 
     def sync(self, ctx: Sequence[int], taps: Tensor | None) -> None:
         """See `Drafter.sync`."""
         for drafter in self._drafters:
             drafter.sync(ctx, taps)
 
-    def propose(self, ctx: Sequence[int], room: int, chooser: Chooser) -> tuple[Draft, ...]:
-        """What the drafters guess, at most `room` tokens deep; what can never be chosen is cut."""
+    def propose(
+        self, ctx: Sequence[int], room: int, chooser: Chooser, prices: RoundPrices, bounds: Bounds
+    ) -> tuple[Draft, ...]:
+        """What the drafters guess, at most `room` tokens deep; what can never be chosen is cut.
+
+        In their order, the cheapest first. One whose guesses have not been worth their time lately,
+        beside a plain step or what another has guessed, is asked now and then only.
+        """
         drafts: list[Draft] = []
-        for drafter in self._drafters if room > 0 else ():
+        best_other = bounds.margin / prices.plain
+        for seat in self._seats if room > 0 else ():
+            if not seat.is_asked(best_other, prices.plain):
+                continue
             began_s = self._clock()
-            tree = drafter.propose(ctx, room, chooser)
+            tree = seat.drafter.propose(ctx, room, chooser)
             if tree is not None:
                 assert tree.tokens[0] == ctx[-1], "a guess must stand on the last token"
                 tree = possible(tree.within(room), self._end_ids, chooser)
-            if tree is not None and tree.drafted:
-                drafts.append(Draft(drafter.source, tree, (self._clock() - began_s) * MS))
+            seat.saw_cost((self._clock() - began_s) * MS)
+            if tree is None or not tree.drafted:
+                continue
+            draft = Draft(seat.drafter.source, tree)
+            drafts.append(draft)
+            best = best_part(self._weighed(draft), prices, bounds)
+            if best is not None:
+                seat.saw_worth(best)
+                best_other = max(best_other, best.value)
         return tuple(drafts)
 
-    def candidates(self, drafts: Sequence[Draft]) -> list[Candidate]:
-        """The guesses with scores that are to be believed: each alone, and all in one."""
-        found = [
-            Candidate(self._odds.weighed(draft.tree, draft.source), draft.draft_ms)
-            for draft in drafts
-        ]
-        if len(found) > 1:
-            whole = found[0]
-            for other in found[1:]:
-                together_ms = whole.draft_ms + other.draft_ms
-                whole = Candidate(merge(whole.tree, other.tree), together_ms)
-            found.append(whole)
-        return found
+    def candidates(self, drafts: Sequence[Draft]) -> list[DraftTree]:
+        """Trees whose scores are to be believed: each guess, its likeliest line, and all in one."""
+        weighed = [self._weighed(draft) for draft in drafts]
+        lines = [tree.chain() for tree in weighed if not tree.is_chain]
+        whole = [reduce(merge, weighed)] if len(weighed) > 1 else []
+        return [*weighed, *lines, *whole]
+
+    def _weighed(self, draft: Draft) -> DraftTree:
+        return self._odds.weighed(draft.tree, draft.source)
 
     def learn(self, drafts: Sequence[Draft], written: Sequence[int]) -> None:
         """Compares the guesses, verified or not, with what was written behind the root."""
@@ -97,6 +115,48 @@ class Drafting:
         """See `Drafter.thaw`."""
         for drafter, tensors in zip(self._drafters, frozen, strict=True):
             drafter.thaw(ctx, tensors)
+
+
+class _Seat:
+    """One drafter, and whether it is worth asking."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+        self._cost_ms: float | None = None
+        self._worth: float | None = None  # expected tokens a millisecond, its own time included
+        self._rounds_unasked = 0
+
+    def reset(self) -> None:
+        """For a new sequence. What it costs stays."""
+        self.drafter.rewind(0)
+        self._worth = None
+        self._rounds_unasked = 0
+
+    def is_asked(self, best_other: float, plain_ms: float) -> bool:
+        """Whether it is asked in this round. `best_other`: tokens a millisecond without it.
+
+        What is never asked could not show that it has become better, so it is at times; so rarely
+        that all the asking costs next to nothing.
+        """
+        if self._worth is None or self._cost_ms is None or self._worth > best_other:
+            is_asked = True
+        else:
+            is_asked = self._cost_ms <= MOST_IDLE_COST * plain_ms * (self._rounds_unasked + 1)
+        self._rounds_unasked = 0 if is_asked else self._rounds_unasked + 1
+        return is_asked
+
+    def saw_cost(self, cost_ms: float) -> None:
+        """Learns from one time that it was asked."""
+        self._cost_ms = _moved(self._cost_ms, cost_ms)
+
+    def saw_worth(self, best: Cut) -> None:
+        """Learns from the best that could be made of a guess."""
+        worth = best.value * best.price_ms / (best.price_ms + (self._cost_ms or 0.0))
+        self._worth = _moved(self._worth, worth)
+
+
+def _moved(average: float | None, sample: float) -> float:
+    return sample if average is None else average + WEIGHT * (sample - average)
 
 
 def possible(tree: DraftTree, end_ids: Collection[int], chooser: Chooser) -> DraftTree:

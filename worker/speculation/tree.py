@@ -74,6 +74,13 @@ class DraftTree:
             if node + 1 == len(self) or self.parents[node + 1] != node:
                 yield list(above)
 
+    def chain(self) -> "DraftTree":
+        """The path that takes the first child at every node: the likeliest token each time."""
+        nodes = [0]
+        while (child := next(self.children(nodes[-1]), None)) is not None:
+            nodes.append(child)
+        return self.part(nodes)
+
     def part(self, nodes: Sequence[int]) -> "DraftTree":
         """Some nodes, in their order. With each node its parent must be among them."""
         place = {node: at for at, node in enumerate(nodes)}
