@@ -14,6 +14,7 @@ from torch import Tensor
 from proto.worker_settings import Launch, WorkerSettings
 from worker import prefill
 from worker.draft.base import Drafter
+from worker.draft.form import FormDrafter
 from worker.draft.lookup import CopyRates, LookupDrafter
 from worker.embedding.embedder import Embedder
 from worker.faults import StartFault
@@ -311,15 +312,18 @@ def _drafters(settings: WorkerSettings, most_rows: int) -> Callable[[], Sequence
     rates, lookup = CopyRates(), settings.draft.lookup
 
     def new() -> Sequence[Drafter]:
-        if not (settings.speculation.enabled and lookup.enabled):
+        if not settings.speculation.enabled:
             return ()
-        return (
-            LookupDrafter(
-                rates,
-                most_rows=most_rows,
-                least_match=lookup.min_match,
-                least_expected=lookup.min_expected,
-            ),
-        )
+        drafters: list[Drafter] = [FormDrafter()]
+        if lookup.enabled:
+            drafters.append(
+                LookupDrafter(
+                    rates,
+                    most_rows=most_rows,
+                    least_match=lookup.min_match,
+                    least_expected=lookup.min_expected,
+                )
+            )
+        return drafters
 
     return new

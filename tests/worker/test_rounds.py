@@ -20,12 +20,13 @@ from drafters import (
     random_trees,
     staircase,
 )
-from scripted import COMPILER
+from scripted import COMPILER, END
 from tiny_checkpoints import write_tiny
 
 from proto.chat import AnswerFormat, Call
 from proto.worker_settings import Launch, WorkerSettings
 from worker.draft.base import Drafter
+from worker.draft.form import FormDrafter
 from worker.draft.lookup import CopyRates, LookupDrafter
 from worker.engine import Engine, Speculation, build_engine
 from worker.grammar.forms import form_of
@@ -302,6 +303,29 @@ def test_b3_no_node_stands_beyond_the_last_position(engine: Engine):
     assert len(slot.ctx) == engine.facts.max_len
     assert max(len(done.tree) for done, _ in made) > 16
     engine.close(slot)
+
+
+def test_what_a_form_leaves_no_choice_about_is_written_in_one_round(engine: Engine):
+    answer = AnswerFormat("regex", 'the only thing to say: (yes|no), and then "no more"')
+    form = form_of(Call("m", (), answer_format=answer), "hermes")
+    assert form is not None
+
+    def written(drafters: Sequence[Drafter]) -> tuple[list[int], int]:
+        _speculate(engine, drafters)
+        slot = engine.open(PROMPT, Chooser(SEEDED, PROMPT, matcher=COMPILER.compile(form)))
+        made, count = [read(engine, slot)], 0
+        while made[-1] != END:
+            made += engine.round(slot, 40, lambda chosen: chosen.token != END).tokens
+            count += 1
+        engine.close(slot)
+        return made, count
+
+    plain, drafted = written(()), written([FormDrafter()])
+    assert drafted[0] == plain[0]
+    assert drafted[1] < plain[1] / 1.5
+    assert FormDrafter().propose(PROMPT, 9, Chooser(SEEDED, PROMPT)) is None
+    reasoning = Chooser(SEEDED, PROMPT, matcher=COMPILER.compile(form), is_free=True)
+    assert FormDrafter().propose(PROMPT, 9, reasoning) is None
 
 
 # What drafters hear.

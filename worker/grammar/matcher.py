@@ -54,6 +54,10 @@ class Matcher:
         """How many of the tokens, from the first on, could be consumed. Consumes none."""
         return int(self._matcher.validate_tokens(list(tokens)))
 
+    def forced(self) -> list[int]:
+        """Tokens that spell what must come next whatever is chosen. Consumes none."""
+        return list(self._matcher.compute_ff_tokens())
+
     def consume(self, token: int) -> None:
         """Goes on by a token that was allowed. Raises: GrammarFault."""
         if not self._matcher.consume_token(token):

@@ -74,8 +74,10 @@ class Drafting:
         drafts: list[Draft] = []
         best_other = bounds.margin / prices.plain
         for seat in self._seats if room > 0 else ():
-            if not seat.is_asked(best_other, prices.plain):
+            if not seat.is_worth_asking(best_other, prices.plain):
+                seat.rounds_unasked += 1
                 continue
+            seat.rounds_unasked = 0
             began_s = self._clock()
             tree = seat.drafter.propose(ctx, room, chooser)
             if tree is not None:
@@ -124,26 +126,23 @@ class _Seat:
         self.drafter = drafter
         self._cost_ms: float | None = None
         self._worth: float | None = None  # expected tokens a millisecond, its own time included
-        self._rounds_unasked = 0
+        self.rounds_unasked = 0
 
     def reset(self) -> None:
         """For a new sequence. What it costs stays."""
         self.drafter.rewind(0)
         self._worth = None
-        self._rounds_unasked = 0
+        self.rounds_unasked = 0
 
-    def is_asked(self, best_other: float, plain_ms: float) -> bool:
+    def is_worth_asking(self, best_other: float, plain_ms: float) -> bool:
         """Whether it is asked in this round. `best_other`: tokens a millisecond without it.
 
         What is never asked could not show that it has become better, so it is at times; so rarely
         that all the asking costs next to nothing.
         """
         if self._worth is None or self._cost_ms is None or self._worth > best_other:
-            is_asked = True
-        else:
-            is_asked = self._cost_ms <= MOST_IDLE_COST * plain_ms * (self._rounds_unasked + 1)
-        self._rounds_unasked = 0 if is_asked else self._rounds_unasked + 1
-        return is_asked
+            return True
+        return self._cost_ms <= MOST_IDLE_COST * plain_ms * (self.rounds_unasked + 1)
 
     def saw_cost(self, cost_ms: float) -> None:
         """Learns from one time that it was asked."""

@@ -39,7 +39,7 @@ class Round:
 
     @property
     def kind(self) -> str:
-        """Who guessed what was verified: plain, lookup, block or merged."""
+        """Who guessed what was verified: plain, lookup, block, form or merged."""
         sources = Source(0)
         for source in self.tree.sources:
             sources |= source

@@ -14,6 +14,7 @@ class Source(IntFlag):
 
     LOOKUP = 1
     BLOCK = 2
+    FORM = 4
 
 
 @dataclass(frozen=True, slots=True)
