@@ -119,6 +119,18 @@ def test_zeros_behind_the_last_document_are_none(tmp_path: Path):
     assert [(line["event"], line["lost_bytes"]) for line in lines] == [(STORE_CUT_BACK, 512)]
 
 
+def test_a_record_that_goes_on_behind_the_end_is_not_whole(tmp_path: Path):
+    """Not even where the checksum of what is there happens to be right."""
+    file = file_in(tmp_path)
+    path = written(file, DOCUMENTS)
+    whole, count = bytearray(path.read_bytes()), len(DOCUMENTS[-1])
+    at = len(whole) - (3 + count) * 4
+    assert whole[at : at + 4] == (~count).to_bytes(4, "little", signed=True)
+    whole[at : at + 4] = (~(count + 9)).to_bytes(4, "little", signed=True)
+    path.write_bytes(whole)
+    assert read(file) == DOCUMENTS[:-1]
+
+
 @pytest.mark.parametrize("is_writable", [True, False])
 def test_a_whole_file_of_others_is_refused_and_left_alone(tmp_path: Path, is_writable: bool):
     path = written(file_in(tmp_path), DOCUMENTS)
@@ -131,7 +143,8 @@ def test_a_whole_file_of_others_is_refused_and_left_alone(tmp_path: Path, is_wri
             SuffixLog(file)
         assert [(line["event"], line["reason"]) for line in lines] == [(STORE_REFUSED, reason)]
         assert file.path.read_bytes() == before
-    assert read(file_in(tmp_path)) == DOCUMENTS  # and no lock was left behind
+    written(file_in(tmp_path), [[6]])  # no lock was left behind
+    assert read(file_in(tmp_path)) == [*DOCUMENTS, [6]]
 
 
 def test_a_file_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -168,6 +181,7 @@ def test_folders_and_files_are_the_owners_alone(tmp_path: Path):
         log = SuffixLog(file)
         log.keep_newest(12)
         log.close()
+        assert file.path.stat().st_mode & 0o777 == 0o600
         file.path.chmod(0o644)  # as a careless copy has it
         file.folder.chmod(0o755)
         written(file, DOCUMENTS)

@@ -238,9 +238,8 @@ def _end_of_whole(words: Words) -> int:
 
 def _frame(count: int, body: bytes | memoryview) -> bytes:
     """The words before the ids, all negative: the count, and the checksum in two halves."""
-    start = struct.pack("<i", ~count)
-    checksum = zlib.crc32(body, zlib.crc32(start))
-    return start + struct.pack("<ii", ~(checksum >> 16), ~(checksum & 0xFFFF))
+    checksum = zlib.crc32(body)
+    return struct.pack("<iii", ~count, ~(checksum >> 16), ~(checksum & 0xFFFF))
 
 
 def _summed(fields: bytes) -> bytes:

@@ -137,7 +137,7 @@ class SuffixStore:
 
         Of a very long one the end is kept.
         """
-        if self._file is None or not self._file.is_writable or len(ids) < 2:
+        if self._file is None or len(ids) < 2:
             return
         if self._writer.is_full:
             self._writer.dropped_documents += 1
