@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,8 @@ def store_of(stores: SuffixStores, salt: str = "tenant") -> SuffixStore:
     return store
 
 
-def after_phrase(store: SuffixStore, phrase: list[int] = PHRASE) -> list[list[int]]:
-    return [ids.tolist() for ids in store.find(phrase, 7)[1]]
+def after_phrase(store: SuffixStore, phrase: list[int] = PHRASE) -> list[Sequence[int]]:
+    return store.find(phrase, 7)[1]
 
 
 def test_what_was_added_is_found_now_and_after_a_restart(stores: Open):

@@ -9,11 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import structlog
-from numpy.typing import NDArray
 
 from proto.worker_settings import StoreMode
 from worker.draft.suffix_array import MOST_ID, SuffixArray, find, sort_part
@@ -30,14 +28,6 @@ WAIT_S = 1.0
 CLOSE_S = 10.0  # for the last documents, when the worker stops
 NICENESS = 10  # of the store writer: sorting yields to decoding
 FOLDER_NAME_CHARS = 16
-
-
-class Continuations(Protocol):
-    """Something that knows how texts went on."""
-
-    def find(self, tail: Sequence[int], least: int) -> tuple[int, list[NDArray[np.int32]]]:
-        """How many ids at the end of `tail` it knows (at least `least`; else 0), and what came."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +115,7 @@ class SuffixStore:
         if file is not None:
             writer.put(lambda: self._open(file))
 
-    def find(self, tail: Sequence[int], least: int) -> tuple[int, list[NDArray[np.int32]]]:
+    def find(self, tail: Sequence[int], least: int) -> tuple[int, list[Sequence[int]]]:
         """How many ids at the end of `tail` stand in a document too, and how these went on.
 
         See `worker.draft.suffix_array.find`.
