@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 WeightLayout = Literal["bf16", "fp32", "int8", "q4", "mixed"]
+StoreMode = Literal["off", "readonly", "outputs", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,15 @@ class SpeculationSettings:
 @dataclass(frozen=True, slots=True)
 class LookupSettings:
     """Guesses that are copied from what was written before. `min_match`: tokens that must be the
-    same before a place to copy from; `min_expected`: tokens that a guess must promise."""
+    same before a place to copy from; `min_expected`: tokens that a guess must promise. `store`:
+    what of a tenant's texts is kept on disk to copy from, as token ids; `readonly` adds nothing.
+    `corpus`: a folder of text that everybody's answers may be copied from."""
 
     enabled: bool = True
     min_match: int = 3
     min_expected: float = 0.6
+    store: StoreMode = "off"
+    corpus: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Reading `tandem.yaml`: every mistake is named by file, line and key, and nothing is guessed."""
 
+import json
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from gateway.settings.load import SettingsError, all_keys, find_file, load
 from gateway.settings.types import BudgetSettings, Settings
 from gateway.settings.yaml import edit_distance
+from proto.codec import from_wire, to_wire
+from proto.worker_settings import LookupSettings, WorkerSettings
 
 GOOD = """
 server: {host: 127.0.0.1, port: 8701, admin_token: "env:ADMIN"}
@@ -65,6 +68,19 @@ def test_a_complete_file_is_read_with_its_types(tmp_path: Path) -> None:
 
 def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, "worker:\n").engine.model == "smollm2"
+
+
+def test_how_drafts_are_looked_up_is_read_and_reaches_the_worker(tmp_path: Path) -> None:
+    plain = read(tmp_path, "worker: {}").engine.draft.lookup
+    assert plain == LookupSettings(True, 3, 0.6, "off", None)
+    text = "{enabled: false, min_match: 4, min_expected: 1, store: off, corpus: /texts}"
+    found = read(tmp_path, f"worker: {{draft: {{lookup: {text}}}}}").engine
+    assert found.draft.lookup == LookupSettings(False, 4, 1.0, "off", "/texts")
+    assert from_wire(WorkerSettings, json.loads(json.dumps(to_wire(found)))) == found
+    wrong = problems(tmp_path, "worker: {draft: {lookup: {store: on}}}")
+    assert wrong == [
+        "1: worker.draft.lookup.store: expected one of off, readonly, outputs, all, found 'on'"
+    ]
 
 
 @pytest.mark.parametrize(
