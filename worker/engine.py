@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proto.worker_settings import Launch, WorkerSettings
+from proto.worker_settings import Launch
 from worker import prefill
 from worker.draft.base import Drafter
-from worker.draft.form import FormDrafter
-from worker.draft.lookup import CopyRates, LookupDrafter
+from worker.draft.drafters import drafters_of
+from worker.draft.suffix_store import SuffixStores
 from worker.embedding.embedder import Embedder
 from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Rows, Step
@@ -67,11 +67,22 @@ class SharedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What rounds are planned by. `new_drafters`: those of one slot."""
+    """What rounds are planned by. `new_drafters`: those of one slot. `stores`: texts of earlier
+    sequences to copy from; of the prompts too if `are_prompts_kept`."""
 
     prices: Prices
     bounds: Bounds
     new_drafters: Callable[[], Sequence[Drafter]]
+    stores: SuffixStores | None = None
+    are_prompts_kept: bool = False
+
+    def keep(self, slot: Slot) -> None:
+        """Adds what a sequence wrote to the store of its salt."""
+        if self.stores is None or slot.salt is None:
+            return
+        store = self.stores.of(slot.salt)
+        if store is not None:
+            store.add(slot.ctx[0 if self.are_prompts_kept else slot.prompt_length :])
 
 
 class Engine:
@@ -126,16 +137,28 @@ class Engine:
         """What reads texts into vectors, beside the slots and never in one of them."""
         return Embedder(self._model, pooling, self._chunk)
 
-    def open(self, prompt: tuple[int, ...], chooser: Chooser, *, is_side: bool = False) -> Slot:
-        """Takes a free slot for a prompt, of which nothing is forwarded yet."""
+    def open(
+        self, prompt: tuple[int, ...], chooser: Chooser, *, salt: str | None = None,
+        is_side: bool = False,
+    ) -> Slot:  # fmt: skip
+        """Takes a free slot for a prompt, of which nothing is forwarded yet.
+
+        `salt`: whose caches it may read and leave something in; None for none.
+        """
         slot = self._side if is_side else self._free.pop()
-        slot.reset(prompt, chooser)
+        slot.reset(prompt, chooser, salt)
         return slot
 
     def close(self, slot: Slot) -> None:
-        """Gives the slot back."""
+        """Gives the slot back; what was written may be copied by later sequences of its salt."""
         if slot is not self._side:
+            self._speculation.keep(slot)
             self._free.append(slot)
+
+    def stop(self) -> None:
+        """Writes what is kept on disk and is not there yet."""
+        if self._speculation.stores is not None:
+            self._speculation.stores.close()
 
     def plan(self, prompt: tuple[int, ...]) -> prefill.Plan:
         """Where the prompt's chunks start. A kept state would be chosen here."""
@@ -264,6 +287,7 @@ def build_engine(
     masked_ids: tuple[int, ...],
     end_ids: tuple[int, ...],
     prices: Prices = UNMEASURED,
+    stores: SuffixStores | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Engine:
     """Loads the weights and puts the engine together. Without prices all its rounds are plain.
@@ -292,7 +316,13 @@ def build_engine(
         defaults=NAMED_DEFAULTS.get(settings.model, checkpoint.sampling),
     )
     bounds = bounds_of(settings.speculation, machine.device)
-    speculation = Speculation(prices, bounds, _drafters(settings, bounds.most_rows))
+    speculation = Speculation(
+        prices,
+        bounds,
+        drafters_of(settings, bounds.most_rows, stores),
+        stores,
+        are_prompts_kept=settings.draft.lookup.store == "all",
+    )
     return Engine(model, masked_ids, machine, facts, speculation, settled(clock, layout.device))
 
 
@@ -306,24 +336,3 @@ def settled(clock: Callable[[], float], device: torch.device) -> Callable[[], fl
         return clock()
 
     return read
-
-
-def _drafters(settings: WorkerSettings, most_rows: int) -> Callable[[], Sequence[Drafter]]:
-    rates, lookup = CopyRates(), settings.draft.lookup
-
-    def new() -> Sequence[Drafter]:
-        if not settings.speculation.enabled:
-            return ()
-        drafters: list[Drafter] = [FormDrafter()]
-        if lookup.enabled:
-            drafters.append(
-                LookupDrafter(
-                    rates,
-                    most_rows=most_rows,
-                    least_match=lookup.min_match,
-                    least_expected=lookup.min_expected,
-                )
-            )
-        return drafters
-
-    return new

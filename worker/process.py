@@ -28,6 +28,8 @@ from proto.limits import LINK_LEASE_S, PREPARING
 from proto.messages import Caps, Ready
 from proto.worker_settings import Launch
 from worker.admission import Queue
+from worker.draft.corpus import read_corpus
+from worker.draft.suffix_store import SuffixStores
 from worker.embedding.lane import EmbedLane
 from worker.engine import Engine, EngineFacts, build_engine
 from worker.faults import StartFault
@@ -53,6 +55,7 @@ WORKER_STOPPED = "worker.stopped"
 THREAD_DIED = "thread.died"
 
 START_FAILED_STATUS = 2
+SUFFIXES_FOLDER = "suffixes"  # below the state folder
 KV_BLOCK_TOKENS = 64  # of the prefix hashes that routers compare
 NEAR_TIE_ULPS = 2
 
@@ -107,12 +110,13 @@ class Worker:
         end_ids = checkpoint.end_ids or tokenizer.ids_of(checkpoint.config.family.end_tokens)
         if not end_ids:
             raise StartFault("The model's files do not say which token ends an answer.")
-        engine = build_engine(
+        self._engine = engine = build_engine(
             launch,
             machine,
             checkpoint,
             masked_ids=_masked_ids(tokenizer, checkpoint.config.vocab_size),
             end_ids=end_ids,
+            stores=_stores(launch, tokenizer),
         )
         engine.check()
         self._endpoint = endpoint
@@ -194,6 +198,7 @@ class Worker:
         self._loop.refuse_late()
         stop_link.set()
         link.join()
+        self._engine.stop()
         self._endpoint.release()
         log.info(WORKER_STOPPED)
         return 0
@@ -233,6 +238,22 @@ def _template_of(checkpoint: Checkpoint, model: str) -> ChatTemplate | None:
     if (ours := NAMED_TEMPLATES.get(model)) is not None:
         source = files("worker.text").joinpath("templates", ours).read_text("utf-8")
     return None if source is None else ChatTemplate(source, text.special, datetime.now)
+
+
+def _stores(launch: Launch, tokenizer: TextTokenizer) -> SuffixStores | None:
+    """Texts to copy from beside a sequence's own, where the settings name any.
+
+    Raises: StartFault.
+    """
+    lookup = launch.settings.draft.lookup
+    is_used = launch.settings.speculation.enabled and lookup.enabled
+    if not is_used or (lookup.store == "off" and not lookup.corpus):
+        return None
+    folder = Path(lookup.corpus).expanduser() if lookup.corpus else None
+    corpus = None if folder is None else read_corpus(folder, tokenizer.encode_literal)
+    return SuffixStores(
+        Path(launch.state_dir) / SUFFIXES_FOLDER, lookup.store, tokenizer.hash, corpus=corpus
+    )
 
 
 def _masked_ids(tokenizer: TextTokenizer, width: int) -> tuple[int, ...]:

@@ -63,6 +63,8 @@ class Run:
         self.lane = submit.plan.lane
         self.prompt = prepared.prompt
         self.prompt_hash = prepared.prompt_hash
+        # Whose caches it may read and leave something in.
+        self.salt = submit.cache_salt if submit.params.cache_prompt else None
         self.choices = submit.choices
         # Runs of one prompt that a client asked for together read it once.
         self.prompt_key = (submit.cache_salt, submit.seed, prepared.prompt_hash)

@@ -37,6 +37,10 @@ class Guessing:
         self.taps: list[Tensor] = []
         self._guess = guess
 
+    def start(self, salt: str | None) -> None:
+        self.salt = salt
+        self.rewind(0)
+
     def rewind(self, length: int) -> None:
         del self.synced[length:]
         self.taps.clear()

@@ -102,9 +102,12 @@ class ScriptedEngine:
     def free_slots(self) -> int:
         return len(self._free)
 
-    def open(self, prompt: tuple[int, ...], chooser: Chooser, *, is_side: bool = False) -> Slot:
+    def open(
+        self, prompt: tuple[int, ...], chooser: Chooser, *, salt: str | None = None,
+        is_side: bool = False,
+    ) -> Slot:  # fmt: skip
         slot = self.side if is_side else self._free.pop()
-        slot.reset(prompt, chooser)
+        slot.reset(prompt, chooser, salt)
         return slot
 
     def close(self, slot: Slot) -> None:

@@ -63,10 +63,17 @@ class Shelf:
         self.least = least
         return self.same, list(self.lines)
 
+    def of(self, salt: str) -> "Shelf | None":
+        return self if salt == "mine" else None
 
-def _drafter(rates: CopyRates | None = None, **changes: object) -> LookupDrafter:
+
+def _drafter(
+    rates: CopyRates | None = None, salt: str = "mine", **changes: object
+) -> LookupDrafter:
     limits = {"most_rows": 64, "least_match": 3, "least_expected": 0.0, **changes}
-    return LookupDrafter(rates or CopyRates(), **limits)
+    drafter = LookupDrafter(rates or CopyRates(), **limits)
+    drafter.start(salt)
+    return drafter
 
 
 def _guess(drafter: LookupDrafter, ids: Sequence[int], room: int = 64) -> DraftTree | None:
@@ -207,11 +214,13 @@ def test_it_can_be_taken_back_and_set_to_other_ids():
 def test_the_store_is_asked_and_wins_by_a_longer_match():
     text = [1, 2, 3, 4, 9, 1, 2, 3]
     longer, same, none = Shelf(9, [50, 51]), Shelf(3, [50, 51]), Shelf(0)
-    assert _lines(_guess(_drafter(store=longer), text)) == {(50, 51)}
+    assert _lines(_guess(_drafter(stores=longer), text)) == {(50, 51)}
     assert longer.least == 7
-    pooled = _guess(_drafter(store=same), text)
+    pooled = _guess(_drafter(stores=same), text)
     assert pooled is not None
     firsts = {pooled.tokens[node]: pooled.scores[node] for node in pooled.children(0)}
     assert firsts[4] == pytest.approx(2 * firsts[50])
-    assert _lines(_guess(_drafter(store=none), text)) == {(4, 9, 1, 2, 3)}
-    assert _lines(_guess(_drafter(store=longer), [1, 2])) == {(50, 51)}
+    assert _lines(_guess(_drafter(stores=none), text)) == {(4, 9, 1, 2, 3)}
+    assert _lines(_guess(_drafter(stores=longer), [1, 2])) == {(50, 51)}
+    for salt in ("yours", None):
+        assert _lines(_guess(_drafter(salt=salt, stores=longer), text)) == {(4, 9, 1, 2, 3)}

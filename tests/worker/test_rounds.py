@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from proto.worker_settings import Launch, WorkerSettings
 from worker.draft.base import Drafter
 from worker.draft.form import FormDrafter
 from worker.draft.lookup import CopyRates, LookupDrafter
+from worker.draft.suffix_store import SuffixStores
 from worker.engine import Engine, Speculation, build_engine
 from worker.grammar.forms import form_of
 from worker.grammar.matcher import Matcher
@@ -512,3 +514,35 @@ def _deviation(found: np.ndarray, expected: np.ndarray, fixed: int = 1) -> float
     chi = ((found - expected) ** 2 / expected).sum()
     freedom = found.size - fixed
     return float(np.sqrt(2 * chi) - np.sqrt(2 * freedom - 1))
+
+
+# What is kept of a sequence for others.
+
+
+class Shelves:
+    """Remembers what was added, by salt."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[str, list[int]]] = []
+
+    def of(self, salt: str) -> "Shelves":
+        self.salt = salt
+        return self
+
+    def add(self, ids: Sequence[int]) -> None:
+        self.added.append((self.salt, list(ids)))
+
+
+@pytest.mark.parametrize("are_prompts_kept", [False, True])
+def test_what_was_written_is_kept_for_its_salt_alone(engine: Engine, are_prompts_kept: bool):
+    shelves = Shelves()
+    engine._speculation = Speculation(
+        ALL_FREE, Bounds(64), lambda: (), cast("SuffixStores", shelves), are_prompts_kept
+    )
+    for salt, is_side in (("mine", False), (None, False), ("mine", True)):
+        slot = engine.open(PROMPT, _chooser("greedy"), salt=salt, is_side=is_side)
+        read(engine, slot)
+        write_on(engine, slot, 4)
+        written = slot.ctx if are_prompts_kept else slot.ctx[len(PROMPT) :]
+        engine.close(slot)
+    assert shelves.added == [("mine", written)]

@@ -350,7 +350,7 @@ def test_what_is_learned_of_one_request_is_forgotten_in_the_next():
     for _ in range(9):
         drafting.learn(drafts, [7])
     assert drafting.candidates(drafts)[0].scores[1] < 0.5
-    drafting.reset()
+    drafting.start(None)
     assert drafting.candidates(drafts)[0].scores[1] == 0.9
 
 

@@ -26,8 +26,13 @@ class Drafter(Protocol):
         """Layers of the target whose residual stream `sync` gets; none for most."""
         ...
 
+    def start(self, salt: str | None) -> None:
+        """For a new sequence. `salt`: whose it is, None for nobody's; what was learned of the
+        sequences of one salt must never show in those of another."""
+        ...
+
     def rewind(self, length: int) -> None:
-        """Forgets all but the first `length` tokens; 0 for a new sequence."""
+        """Forgets all but the first `length` tokens of the sequence."""
         ...
 
     def sync(self, ctx: Sequence[int], taps: Tensor | None) -> None:

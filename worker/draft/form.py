@@ -17,8 +17,11 @@ class FormDrafter:
     source = Source.FORM
     tapped: tuple[int, ...] = ()
 
+    def start(self, salt: str | None) -> None:
+        """See `Drafter.start`: all that is known is the run's own grammar."""
+
     def rewind(self, length: int) -> None:
-        """See `Drafter.rewind`: all that is known is the run's own grammar."""
+        """See `Drafter.rewind`."""
 
     def sync(self, ctx: Sequence[int], taps: Tensor | None) -> None:
         """See `Drafter.sync`."""

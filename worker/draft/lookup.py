@@ -36,6 +36,14 @@ class Store(Protocol):
         ...
 
 
+class Stores(Protocol):
+    """A store for each salt."""
+
+    def of(self, salt: str) -> Store | None:
+        """The one of a salt, where there is any."""
+        ...
+
+
 class CopyRates:
     """How often a copy goes on, by source of the copy and length of the match. One a worker."""
 
@@ -96,17 +104,25 @@ class LookupDrafter:
         most_rows: int,
         least_match: int,
         least_expected: float,
-        store: Store | None = None,
+        stores: Stores | None = None,
         least_store_match: int = 7,
     ) -> None:
         self._rates = rates
         self._most_rows = most_rows
         self._least_match = least_match
         self._least_expected = least_expected
-        self._store = store
+        self._stores = stores
+        self._store: Store | None = None
         self._least_store_match = least_store_match
         self._index = Ngrams()
         self._guess: tuple[Copies, DraftTree] | None = None  # not compared with the truth yet
+
+    def start(self, salt: str | None) -> None:
+        """See `Drafter.start`."""
+        self.rewind(0)
+        self._store = None
+        if self._stores is not None and salt is not None:
+            self._store = self._stores.of(salt)
 
     def rewind(self, length: int) -> None:
         """See `Drafter.rewind`."""

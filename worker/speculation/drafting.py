@@ -52,11 +52,11 @@ class Drafting:
         """Layers of the target that a drafter wants to see."""
         return tuple(layer for drafter in self._drafters for layer in drafter.tapped)
 
-    def reset(self) -> None:
-        """For a new sequence."""
+    def start(self, salt: str | None) -> None:
+        """See `Drafter.start`."""
         self._odds.clear()
         for seat in self._seats:
-            seat.reset()
+            seat.start(salt)
 
     def sync(self, ctx: Sequence[int], taps: Tensor | None) -> None:
         """See `Drafter.sync`."""
@@ -128,9 +128,9 @@ class _Seat:
         self._worth: float | None = None  # expected tokens a millisecond, its own time included
         self.rounds_unasked = 0
 
-    def reset(self) -> None:
-        """For a new sequence. What it costs stays."""
-        self.drafter.rewind(0)
+    def start(self, salt: str | None) -> None:
+        """See `Drafter.start`. What it costs stays."""
+        self.drafter.start(salt)
         self._worth = None
         self.rounds_unasked = 0
 

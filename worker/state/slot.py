@@ -21,7 +21,8 @@ class Slot:
         self.cache = cache
         self.drafting = drafting
         self.ctx: list[int] = []
-        self.kv_len = 0
+        self.prompt_length = self.kv_len = 0
+        self.salt: str | None = None  # whose caches it may read and leave something in
         self.prompt_row: Tensor | None = None  # the model's last output for the prompt: (1, hidden)
         self._chooser: Chooser | None = None
 
@@ -31,12 +32,13 @@ class Slot:
         assert self._chooser is not None, "no run holds this slot"
         return self._chooser
 
-    def reset(self, prompt: tuple[int, ...], chooser: Chooser) -> None:
+    def reset(self, prompt: tuple[int, ...], chooser: Chooser, salt: str | None = None) -> None:
         """Takes a new prompt, of which nothing is forwarded yet."""
         self.ctx = list(prompt)
-        self.kv_len = 0
+        self.prompt_length, self.kv_len = len(prompt), 0
+        self.salt = salt
         self.cache.clear()
-        self.drafting.reset()
+        self.drafting.start(salt)
         self._chooser = chooser
 
     def commit_forward(self, count: int) -> None:
