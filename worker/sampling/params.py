@@ -31,6 +31,11 @@ class Sampling:
     top_logprobs: int | None = None
 
     @property
+    def has_cuts(self) -> bool:
+        """Whether unlikely tokens are never drawn."""
+        return (self.top_p, self.top_k, self.min_p) != (1.0, 0, 0.0)
+
+    @property
     def has_penalties(self) -> bool:
         """Whether what was written changes what is likely next."""
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)

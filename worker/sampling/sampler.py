@@ -4,6 +4,8 @@ The noise of a draw is a function of seed, choice, retry, token number and id al
 depends on nothing that was computed beside it, and a run can go on elsewhere.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +16,9 @@ Ids = NDArray[np.int64]
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
-NUCLEUS_GUESS = 512  # likeliest ids looked at before the whole vocabulary is sorted
+# By how many powers of e ids are less likely than the best: mostly a few hundred are within the
+# first of these, and settle the draw.
+REACHES = (6.0, 16.0, np.inf)
 
 
 def draw(logits: NDArray[np.float32], sampling: Sampling, number: int) -> int:
@@ -27,49 +31,84 @@ def draw(logits: NDArray[np.float32], sampling: Sampling, number: int) -> int:
         raise FloatingPointError("the model gave no usable number for any token")
     if sampling.temperature == 0.0:
         return best
+    if not sampling.has_cuts:
+        return _drawn_of_all(logits, best, sampling, number)
+    ids, scores = kept(logits, best, sampling)
+    return int(ids[(scores + gumbel_noise(sampling, number, ids)).argmax()])
+
+
+def kept(logits: NDArray[np.float32], best: int, sampling: Sampling) -> tuple[Ids, Floats]:
+    """The ids that top_k, top_p and min_p leave, in order, and their scores: logits over
+    temperature from the best one down. What is left is always some number of the likeliest."""
+    for reach in REACHES:
+        ids, scores = _within(reach, logits, best, sampling.temperature)
+        order = np.argsort(-scores, kind="stable")  # ties by lower id
+        count = _count_left(scores[order], reach, logits, best, sampling)
+        if count is not None:
+            left = np.sort(order[:count])
+            return ids[left], scores[left]
+    raise AssertionError("nothing is beyond the reach of all")
+
+
+def _within(
+    reach: float, logits: NDArray[np.float32], best: int, temperature: float
+) -> tuple[Ids, Floats]:
+    """Ids in order, with their scores, that are no further below the best."""
+    least = float(logits[best]) - reach * temperature
+    ids = np.flatnonzero(logits >= least if np.isfinite(least) else logits > -np.inf)
     # From the best one down: a tiny temperature makes the others impossible, never the best.
     with np.errstate(over="ignore"):
-        scores = (logits.astype(np.float64) - float(logits[best])) / sampling.temperature
-    ids = np.sort(kept_ids(scores, sampling))
-    noisy = scores[ids] + gumbel_noise(sampling, number, ids)
-    return int(ids[noisy.argmax()])
+        scores = (logits[ids].astype(np.float64) - float(logits[best])) / temperature
+    return ids, scores
 
 
-def kept_ids(scores: Floats, sampling: Sampling) -> Ids:
-    """The ids that top_k, then top_p, then min_p leave. scores: (vocab,), logits over temperature.
+def _count_left(
+    scores: Floats, reach: float, logits: NDArray[np.float32], best: int, sampling: Sampling
+) -> int | None:
+    """How many of the likeliest ids are left; None when that depends on those beyond reach.
 
-    The first id of each cut is its likeliest; top_p keeps the id that crosses the bound.
+    scores: of the ids within reach, likeliest first.
     """
-    ids = np.arange(len(scores))
+    count, is_all = len(scores), reach == np.inf
     if sampling.top_k:
-        ids = _likeliest(scores, sampling.top_k)
+        if count < sampling.top_k and not is_all:
+            return None
+        count = min(count, sampling.top_k)
     if sampling.top_p < 1.0:
-        ids = _nucleus(scores, ids, sampling.top_p)
+        weights = np.exp(scores[:count])
+        total = weights.sum() if sampling.top_k else _total_weight(logits, best, sampling)
+        reached = np.cumsum(weights) / total
+        if reached[-1] < sampling.top_p and not (is_all or sampling.top_k):
+            return None
+        count = min(count, int(np.searchsorted(reached, sampling.top_p)) + 1)
     if sampling.min_p > 0.0:
-        best = scores[ids].max()
-        ids = ids[scores[ids] >= best + np.log(sampling.min_p)]
-    return ids[scores[ids] > -np.inf]
+        least = np.log(sampling.min_p)
+        if least < -reach:
+            return None
+        count = min(count, int((scores[:count] >= least).sum()))
+    return count
 
 
-def _likeliest(scores: Floats, count: int) -> Ids:
-    """The `count` best ids, best first, ties by lower id."""
-    if count >= len(scores):
-        return np.argsort(-scores, kind="stable")
-    bound = np.partition(scores, len(scores) - count)[len(scores) - count]
-    candidates = np.flatnonzero(scores >= bound)  # more than `count` at ties
-    return candidates[np.argsort(-scores[candidates], kind="stable")][:count]
+def _total_weight(logits: NDArray[np.float32], best: int, sampling: Sampling) -> float:
+    with np.errstate(over="ignore"):
+        scores = (logits - logits[best]) / np.float32(sampling.temperature)
+    # Below that nothing counts, and a processor takes its time with what has hardly any digits.
+    weights = np.exp(np.maximum(scores, np.float32(-80.0)))
+    return float(weights.sum(dtype=np.float64))
 
 
-def _nucleus(scores: Floats, ids: Ids, top_p: float) -> Ids:
-    weights = np.exp(scores[ids] - scores[ids].max())
-    total = weights.sum()
-    # Mostly a few hundred ids carry the nucleus, and sorting them is much the cheaper.
-    for count in (NUCLEUS_GUESS, len(ids)):
-        best = ids[_likeliest(scores[ids], count)]
-        reached = np.cumsum(np.exp(scores[best] - scores[best[0]])) / total
-        if reached[-1] >= top_p or count == len(ids):
-            break
-    return best[: int(np.searchsorted(reached, top_p)) + 1]
+def _drawn_of_all(logits: NDArray[np.float32], best: int, sampling: Sampling, number: int) -> int:
+    """A draw without cuts. Of the ids beyond reach only those are scored whose noise could lift
+    them above the best of the others."""
+    ids, scores = _within(REACHES[0], logits, best, sampling.temperature)
+    leader = (scores + gumbel_noise(sampling, number, ids)).max()
+    # Noise above -log(-log u) is u above exp(-exp(-noise)); a little less, since that is rounded.
+    least = math.exp(-math.exp(-(leader + REACHES[0]))) - 1e-9
+    lifted = _uniform(sampling, number, np.arange(len(logits))) > least
+    lifted[ids] = True
+    ids = np.flatnonzero(lifted & (logits > -np.inf))
+    scores = (logits[ids].astype(np.float64) - float(logits[best])) / sampling.temperature
+    return int(ids[(scores + gumbel_noise(sampling, number, ids)).argmax()])
 
 
 def gumbel_noise(sampling: Sampling, number: int, ids: Ids) -> Floats:
@@ -77,12 +116,17 @@ def gumbel_noise(sampling: Sampling, number: int, ids: Ids) -> Floats:
 
     Source: splitmix64 (Steele, Lea, Flood 2014) as the mixing function.
     """
+    noise: Floats = -np.log(-np.log(_uniform(sampling, number, ids)))
+    return noise
+
+
+def _uniform(sampling: Sampling, number: int, ids: Ids) -> Floats:
+    """Numbers between 0 and 1, neither included, with the same key."""
     lane = sampling.retry << 48 | sampling.choice << 40
     key = _mix((_mix(_mix(sampling.seed & WORD) ^ lane) + number * GOLDEN) & WORD)
     words = np.uint64(key) + (ids.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)
-    uniform = ((_mix_all(words) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    noise: Floats = -np.log(-np.log(uniform))
-    return noise
+    uniform: Floats = ((_mix_all(words) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return uniform
 
 
 def _mix(word: int) -> int:
