@@ -103,7 +103,8 @@ class Engine:
         self._chunk = machine.chunk
         self._speculation = speculation
         self._clock = clock
-        self._slot_bytes = model.cache_bytes(facts.max_len)
+        # The rows of a verify lie behind the sequence until a path of them is committed.
+        self._slot_bytes = model.cache_bytes(facts.max_len + speculation.bounds.most_rows)
         self._free = [self._new_slot(speculation.new_drafters()) for _ in range(machine.slots)]
         # For short requests, which nobody drafts; what the others hold is never touched.
         self._side = self._new_slot(())

@@ -100,12 +100,12 @@ def test_the_cache_grows_by_chunks(folder: Path):
     engine.read_chunk(slot, 32)
     engine.read_chunk(slot, 64)
     assert slot.cache.kv.capacity == 64
-    assert engine.kv_bytes_free == 1 * 512 * 4 * 2 * 2 * 16 * 4
+    assert engine.kv_bytes_free == 1 * (512 + 64) * 4 * 2 * 2 * 16 * 4
 
 
 def test_the_state_of_delta_layers_counts_in_what_slots_may_take(tmp_path: Path):
     write_tiny("qwen3_5", tmp_path)
-    kv, recurrent, conv = 1 * 512 * 2 * 2 * 16 * 4, 3 * 4 * 16 * 16 * 4, 3 * 3 * 128 * 4
+    kv, recurrent, conv = 1 * (512 + 64) * 2 * 2 * 16 * 4, 3 * 4 * 16 * 16 * 4, 3 * 3 * 128 * 4
     engine = _engine(tmp_path)
     assert engine.kv_bytes_free == engine.free_slots * (kv + recurrent + conv)
 
