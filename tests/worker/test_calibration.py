@@ -72,7 +72,7 @@ def test_every_cell_of_the_grid_is_measured():
 
 def test_each_cell_is_measured_as_often_as_is_kept_and_dropped():
     cells = [cell for wave in waves(SCOPE) for cell in wave]
-    assert len(set(cells)) == len(cells) == 4 * (1 + 11 + 10)
+    assert len(set(cells)) == len(cells) == 4 * (1 + 11) + 10
     machine = Machine(stairs_s)
     _calibrated(machine)
     assert machine.calls == 7 * len(cells)
@@ -148,19 +148,21 @@ def test_whenever_the_time_is_up_the_table_never_promises_more_than_the_whole_on
         assert prices.verify_ms(rows, is_chain=True) >= honest_s(256, tree) * 1000
 
 
-def test_what_a_longer_context_adds_is_filled_in_for_the_rows_between():
-    def shaped_s(start: int, tree: DraftTree) -> float:
-        fork = 0.0 if tree.is_chain else 0.001
-        return stairs_s(start, tree) + fork
+def test_what_a_longer_context_and_a_fork_add_is_filled_in_for_what_was_not_measured():
+    def forked_s(start: int, tree: DraftTree) -> float:
+        return stairs_s(start, tree) + (0.0 if tree.is_chain else 0.001 * len(tree))
 
-    whole = _calibrated(Machine(shaped_s)).prices()
-    coarse = Calibration(replace(SCOPE, contexts=(256, 8128)), (machine := Machine(shaped_s)).clock)
-    while Cell(8128, "chain", 64) not in coarse._medians() or len(coarse._medians()) < 22:
+    whole = _calibrated(Machine(forked_s)).prices()
+    coarse = Calibration(replace(SCOPE, contexts=(256, 8128)), (machine := Machine(forked_s)).clock)
+    while not {Cell(8128, "chain", 64), Cell(256, "tree", 17)} <= set(coarse._medians()):
         coarse.step(machine)
-    assert Cell(8128, "chain", 12) not in coarse._medians()
-    filled = coarse.prices().verify[8128]
-    assert filled["chain"][12] == pytest.approx(whole.verify[8128]["chain"][12])
-    assert filled["tree"][12] == pytest.approx(filled["chain"][12], abs=1.001)
+    measured = coarse._medians()
+    for rows in (8, 24):  # 24 is known of the shortest context alone
+        assert Cell(256, "chain", rows) in measured and Cell(8128, "chain", rows) not in measured
+        found = coarse.prices().verify[8128]
+        assert found["chain"][rows] == pytest.approx(whole.verify[8128]["chain"][rows])
+        fork = trial_tree(Cell(8128, "tree", rows), 500)[0]
+        assert found["tree"][rows] == pytest.approx(forked_s(8128, fork) * 1000)
 
 
 def test_a_machine_that_manages_no_plain_step_has_no_table():

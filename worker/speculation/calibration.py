@@ -90,10 +90,11 @@ class Calibration:
         if shortest not in plain:
             return None
         base = self._beyond(_column(known, plain, shortest, "chain"))
+        forked = _filled(_column(known, plain, shortest, "tree"), base)
         verify: dict[int, dict[Shape, dict[int, float]]] = {}
         for context in plain:
             chain = _filled(_column(known, plain, context, "chain"), base)
-            tree = _filled(_column(known, plain, context, "tree"), chain)
+            tree = {rows: max(LEAST_MS, chain[rows] + forked[rows] - base[rows]) for rows in base}
             verify[context] = {"chain": chain, "tree": tree}
         steps = {context: times.verify_ms + times.commit_ms for context, times in plain.items()}
         return Prices(steps, verify, _commits(known))
@@ -153,8 +154,8 @@ def trial_tree(cell: Cell, vocab_size: int) -> tuple[DraftTree, tuple[int, ...]]
 def waves(scope: Scope) -> Iterator[Sequence[Cell]]:
     """All cells, a few at a time, halving the gaps between rows, and between contexts.
 
-    The stairs of the shortest context come first, for they are in all others; forks come after
-    chains of as many rows, for the difference is small.
+    The stairs of the shortest context come first, for they are in all others. Forks come after
+    chains of as many rows, and only there: both are rows of the same kind in the same forward.
     """
     contexts, rows = coarse_first(scope.contexts), coarse_first(scope.rows[1:]) or [[]]
     ordered: dict[int, list[Cell]] = {}
@@ -163,7 +164,7 @@ def waves(scope: Scope) -> Iterator[Sequence[Cell]]:
         ordered.setdefault(late, []).append(Cell(context, "plain", 1))
         for depth, count in _numbered(rows):
             ordered.setdefault(late + depth, []).append(Cell(context, "chain", count))
-            if count > 2:  # fewer do not fork
+            if level == 0 and count > 2:  # fewer do not fork
                 ordered.setdefault(late + depth + 1, []).append(Cell(context, "tree", count))
     cells = [cell for _, some in sorted(ordered.items()) for cell in some]
     yield cells[:FIRST_IN_TURN]
@@ -208,7 +209,7 @@ def _filled(column: Mapping[int, float], base: Mapping[int, float]) -> dict[int,
     """A column with a price for all rows of the base.
 
     What a longer context or a fork adds grows evenly with the rows; the stairs are those of the
-    weights, which all columns share.
+    weights, which all columns share. What a fork adds is the same behind all contexts.
     """
     places = sorted(rows for rows in column if rows in base)
     added = [column[rows] - base[rows] for rows in places]
