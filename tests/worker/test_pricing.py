@@ -8,8 +8,10 @@ from scripted import Bench, ScriptedEngine, ending_after, submit
 from structlog.testing import capture_logs
 
 from proto.messages import Done
+from worker import settings as machine_settings
 from worker.price_file import Fingerprint, PriceFile
 from worker.pricing import Pricing
+from worker.settings import free_memory_bytes
 from worker.speculation.calibration import Cell, Scope, trial_tree, waves
 from worker.speculation.prices import Prices
 from worker.speculation.round import Round
@@ -99,6 +101,20 @@ def test_a_machine_on_which_nothing_can_be_measured_keeps_its_prices(tmp_path: P
 
 
 # Memory.
+
+
+def test_free_memory_is_that_of_the_machine_within_the_limit_of_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(machine_settings, "CGROUP", tmp_path)
+    whole = free_memory_bytes()
+    assert 1 << 20 < whole < 1 << 50
+    (tmp_path / "memory.current").write_text("3000\n")
+    for limit, expected in (("10000\n", 7000), ("2000\n", 0)):
+        (tmp_path / "memory.max").write_text(limit)
+        assert free_memory_bytes() == expected
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory_bytes() == pytest.approx(whole, rel=0.5)
 
 
 @pytest.mark.parametrize(
