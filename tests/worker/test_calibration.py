@@ -71,11 +71,14 @@ def test_every_cell_of_the_grid_is_measured():
 
 
 def test_each_cell_is_measured_as_often_as_is_kept_and_dropped():
-    cells = [cell for wave in waves(SCOPE) for cell in wave]
-    assert len(set(cells)) == len(cells) == 4 * (1 + 11) + 10
+    step = Cell(256, "plain", 1)
+    some = list(waves(SCOPE))
+    assert all(wave[0] == step and step not in wave[1:] for wave in some)
+    cells = [cell for wave in some for cell in wave[1:]]
+    assert len(set(cells)) == len(cells) == 4 * (1 + 11) + 10 - 1
     machine = Machine(stairs_s)
     _calibrated(machine)
-    assert machine.calls == 7 * len(cells)
+    assert machine.calls == 7 * (len(cells) + len(some))
 
 
 def test_b8_the_first_two_samples_of_a_cell_are_dropped():
@@ -112,6 +115,19 @@ def test_other_load_for_a_moment_spoils_no_cell():
     machine._verify_s = disturbed_s
     calm = _calibrated(Machine(stairs_s)).prices()
     assert _calibrated(machine).prices().verify == calm.verify
+
+
+def test_other_load_that_lasts_changes_no_ratio():
+    machine = Machine(stairs_s)
+    wave = 7 * 7  # six cells and the plain step, seven times each
+    busy = range(14 + wave, 14 + 3 * wave)
+    machine._verify_s = lambda *given: stairs_s(*given) * (3.0 if machine.calls - 1 in busy else 1)
+    calm = _calibrated(Machine(stairs_s)).prices()
+    found = _calibrated(machine).prices()
+    assert found.verify == {
+        context: {shape: pytest.approx(calm.verify[context][shape]) for shape in ("chain", "tree")}
+        for context in calm.verify
+    }
 
 
 @pytest.mark.parametrize("limit_s", [0.05, 0.5, 2.0, 5.0])

@@ -1,7 +1,9 @@
 """Measures what rounds cost, one forward at a time. Knows no model, no device and no file.
 
 What says most is measured first, so that a table can be made whenever the time is up. Within a wave
-the cells take turns: other load on the machine then falls on many of them and spoils none.
+the cells take turns: a moment of other load on the machine falls on many of them and spoils none.
+Each wave has a plain step among them, and its times are scaled by that: load that lasts makes all
+of a wave slower, and what counts is how many plain steps a verify costs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +20,7 @@ Trial = Callable[[int, DraftTree, Sequence[int]], tuple[float, float]]
 
 DROPPED = 2  # first samples of a cell: compilers and caches are not warm
 LATER_CONTEXTS = 2  # halvings that the shortest context is ahead of the others
-FIRST_IN_TURN, IN_TURN = 2, 6  # cells of the first wave, with which there is a table; of the others
+IN_TURN = 6  # cells of a wave beside the plain step
 LEAST_MS = 0.001  # below what the clock can tell
 SPREAD = 2_654_435_761  # odd: ids of neighbouring nodes lie far apart
 
@@ -60,8 +62,8 @@ class Calibration:
         self.spent_s = 0.0
         self._clock = clock
         self._longest_s = 0.0
-        self._cells = _in_turns(scope)
-        self._taken: dict[Cell, list[_Times]] = {}
+        self._turns = _turns(scope)
+        self._taken: list[dict[Cell, list[_Times]]] = []  # of each wave
 
     @property
     def length(self) -> int:
@@ -70,13 +72,16 @@ class Calibration:
 
     def step(self, trial: Trial) -> bool:
         """Measures once; whether there is more to measure, and time for it."""
-        cell = next(self._cells, None)
-        if cell is None:
+        turn = next(self._turns, None)
+        if turn is None:
             return False
+        wave, cell = turn
         began_s = self._clock()
         tree, path = trial_tree(cell, self.scope.vocab_size)
         times = _Times(*trial(cell.context, tree, path))
-        self._taken.setdefault(cell, []).append(times)
+        if wave == len(self._taken):
+            self._taken.append({})
+        self._taken[wave].setdefault(cell, []).append(times)
         took_s = self._clock() - began_s
         self.spent_s += took_s
         self._longest_s = max(self._longest_s, took_s)
@@ -101,14 +106,18 @@ class Calibration:
 
     def _medians(self) -> dict[Cell, _Times]:
         """Of all cells that half of their samples are there of, the dropped ones apart."""
-        known = {}
-        for cell, taken in self._taken.items():
-            kept = taken[DROPPED:]
-            if 2 * len(kept) >= self.scope.samples:
-                known[cell] = _Times(
-                    max(LEAST_MS, median(times.verify_ms for times in kept)),
-                    max(LEAST_MS, median(times.commit_ms for times in kept)),
-                )
+        kept = [{cell: taken[DROPPED:] for cell, taken in wave.items()} for wave in self._taken]
+        step = Cell(min(self.scope.contexts), "plain", 1)
+        steps_ms = [times.verify_ms for wave in kept for times in wave[step]]
+        known: dict[Cell, _Times] = {}
+        for wave in kept:
+            for cell, some in wave.items():
+                if 2 * len(some) >= self.scope.samples:
+                    scale = median(steps_ms) / _median_ms(wave[step], "verify_ms")
+                    known[cell] = _Times(
+                        scale * _median_ms(some, "verify_ms"),
+                        scale * _median_ms(some, "commit_ms"),
+                    )
         return known
 
     def _beyond(self, column: dict[int, float]) -> dict[int, float]:
@@ -152,7 +161,8 @@ def trial_tree(cell: Cell, vocab_size: int) -> tuple[DraftTree, tuple[int, ...]]
 
 
 def waves(scope: Scope) -> Iterator[Sequence[Cell]]:
-    """All cells, a few at a time, halving the gaps between rows, and between contexts.
+    """All cells, a few at a time, halving the gaps between rows, and between contexts. The plain
+    step of the shortest context is in all waves; the first is small, for with it there is a table.
 
     The stairs of the shortest context come first, for they are in all others. Forks come after
     chains of as many rows, and only there: both are rows of the same kind in the same forward.
@@ -167,9 +177,10 @@ def waves(scope: Scope) -> Iterator[Sequence[Cell]]:
             if level == 0 and count > 2:  # fewer do not fork
                 ordered.setdefault(late + depth + 1, []).append(Cell(context, "tree", count))
     cells = [cell for _, some in sorted(ordered.items()) for cell in some]
-    yield cells[:FIRST_IN_TURN]
-    for start in range(FIRST_IN_TURN, len(cells), IN_TURN):
-        yield cells[start : start + IN_TURN]
+    step = cells.pop(0)
+    yield [step, *cells[:1]]
+    for start in range(1, len(cells), IN_TURN):
+        yield [step, *cells[start : start + IN_TURN]]
 
 
 def _numbered(levels: Sequence[Sequence[T]]) -> Iterator[tuple[int, T]]:
@@ -188,10 +199,14 @@ def coarse_first(items: Sequence[T]) -> list[list[T]]:
     return levels
 
 
-def _in_turns(scope: Scope) -> Iterator[Cell]:
-    for wave in waves(scope):
+def _turns(scope: Scope) -> Iterator[tuple[int, Cell]]:
+    for number, wave in enumerate(waves(scope)):
         for _ in range(DROPPED + scope.samples):
-            yield from wave
+            yield from ((number, cell) for cell in wave)
+
+
+def _median_ms(some: Sequence[_Times], name: Literal["verify_ms", "commit_ms"]) -> float:
+    return max(LEAST_MS, float(median(getattr(times, name) for times in some)))
 
 
 def _column(
