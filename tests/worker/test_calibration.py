@@ -76,9 +76,20 @@ def test_each_cell_is_measured_as_often_as_is_kept_and_dropped():
     assert all(wave[0] == step and step not in wave[1:] for wave in some)
     cells = [cell for wave in some for cell in wave[1:]]
     assert len(set(cells)) == len(cells) == 4 * (1 + 11) + 10 - 1
+    assert [len(wave) for wave in some[:-1]] == [2] + 9 * [7]
     machine = Machine(stairs_s)
     _calibrated(machine)
     assert machine.calls == 7 * (len(cells) + len(some))
+
+
+def test_the_stairs_come_first_and_then_what_long_contexts_add_to_their_ends():
+    cells = [cell for wave in waves(SCOPE) for cell in wave]
+
+    def last(context: int, *rows: int) -> int:
+        return max(cells.index(Cell(context, "chain", count)) for count in rows)
+
+    assert last(256, 2) < last(256, 64) < last(256, 17) < last(256, 8, 24) < last(8128, 2)
+    assert last(8128, 2, 64) < last(256, *ROWS[1:]) < last(8128, 17) < last(4096, 17)
 
 
 def test_b8_the_first_two_samples_of_a_cell_are_dropped():
@@ -199,6 +210,8 @@ def test_noise_never_makes_a_price_that_a_file_would_not_hold():
         calibration.step(machine)
     assert Cell(1024, "chain", 4) not in calibration._medians()
     assert isinstance(prices_from(calibration.prices().to_fields()), Prices)
+    unseen = _calibrated(Machine(lambda *_: 0.0)).prices()  # by a clock that is too coarse
+    assert isinstance(prices_from(unseen.to_fields()), Prices)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Each wave has a plain step among them, and its times are scaled by that: load th
 of a wave slower, and what counts is how many plain steps a verify costs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal, TypeVar
@@ -113,10 +113,12 @@ class Calibration:
         for wave in kept:
             for cell, some in wave.items():
                 if 2 * len(some) >= self.scope.samples:
-                    scale = median(steps_ms) / _median_ms(wave[step], "verify_ms")
+                    scale = _median_ms(steps_ms) / _median_ms(
+                        times.verify_ms for times in wave[step]
+                    )
                     known[cell] = _Times(
-                        scale * _median_ms(some, "verify_ms"),
-                        scale * _median_ms(some, "commit_ms"),
+                        scale * _median_ms(times.verify_ms for times in some),
+                        scale * _median_ms(times.commit_ms for times in some),
                     )
         return known
 
@@ -205,8 +207,8 @@ def _turns(scope: Scope) -> Iterator[tuple[int, Cell]]:
             yield from ((number, cell) for cell in wave)
 
 
-def _median_ms(some: Sequence[_Times], name: Literal["verify_ms", "commit_ms"]) -> float:
-    return max(LEAST_MS, float(median(getattr(times, name) for times in some)))
+def _median_ms(times_ms: Iterable[float]) -> float:
+    return max(LEAST_MS, median(times_ms))
 
 
 def _column(
