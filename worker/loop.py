@@ -95,8 +95,7 @@ class Loop:
         board: Board,
         clock: Callable[[], float],
     ) -> None:
-        self._engine = engine
-        self._pricing = pricing
+        self._engine, self._pricing = engine, pricing
         self._vocabulary = Vocabulary(token_bytes, end_ids, FormCloser(token_bytes))
         self._limits = limits
         self._queue = queue

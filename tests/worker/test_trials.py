@@ -10,7 +10,7 @@ from decoding import read, write_on
 from scripted import Clock
 from tiny_checkpoints import write_tiny
 
-from proto.worker_settings import DraftSettings, Launch, LookupSettings, WorkerSettings
+from proto.worker_settings import Launch, SpeculationSettings, WorkerSettings
 from worker.engine import Engine, build_engine, settled
 from worker.kernels.attention import Step, Tree
 from worker.loading.locate import open_checkpoint
@@ -135,9 +135,8 @@ def test_trials_leave_every_byte_of_the_slots(folder: Path):
 
 
 def test_a_worker_without_guesses_needs_no_prices(folder: Path):
-    nobody = DraftSettings(lookup=LookupSettings(enabled=False))
     assert _engine(folder).is_drafting
-    assert not _engine(folder, draft=nobody).is_drafting
+    assert not _engine(folder, speculation=SpeculationSettings(enabled=False)).is_drafting
 
 
 def test_a_round_is_priced_by_the_rows_that_were_verified(folder: Path):
