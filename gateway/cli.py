@@ -61,6 +61,12 @@ def build_parser() -> argparse.ArgumentParser:
     _config_option(worker)
     worker.set_defaults(verb=_worker)
 
+    calibrate = verbs.add_parser(
+        "calibrate", help="measure what guessing tokens costs here, and print it"
+    )
+    _config_option(calibrate)
+    calibrate.set_defaults(verb=_calibrate)
+
     check = verbs.add_parser("check", help="read the configuration and explain what is wrong")
     _config_option(check)
     check.add_argument("--json", action="store_true")
@@ -127,6 +133,14 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _worker(args: argparse.Namespace) -> int:
+    return _become_worker(args)
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    return _become_worker(args, "--calibrate")
+
+
+def _become_worker(args: argparse.Namespace, *options: str) -> int:
     from gateway.app import build_launch
     from gateway.settings.installation import make_state_dir
     from gateway.supervisor import worker_command
@@ -136,7 +150,7 @@ def _worker(args: argparse.Namespace) -> int:
         raise CommandFailed("the configuration has no 'worker' section")
     check_model(settings)
     make_state_dir(settings.state_dir)
-    command = worker_command(build_launch(settings))
+    command = [*worker_command(build_launch(settings)), *options]
     os.execv(command[0], command)
 
 

@@ -5,7 +5,8 @@ Knows no client, no queue and no text; the loop says which sequence goes on.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from worker.models.registry import NAMED_DEFAULTS
 from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
 from worker.settings import Machine, bounds_of, max_len_of
+from worker.speculation.calibration import Trial
 from worker.speculation.cut import Bounds, cut
 from worker.speculation.drafting import Drafting
 from worker.speculation.prices import UNMEASURED, Prices, RoundPrices
@@ -138,6 +140,27 @@ class Engine:
         """What reads texts into vectors, beside the slots and never in one of them."""
         return Embedder(self._model, pooling, self._chunk)
 
+    @property
+    def is_drafting(self) -> bool:
+        """Whether anybody guesses, so that prices matter."""
+        return any(self._speculation.new_drafters())
+
+    def use_prices(self, prices: Prices) -> None:
+        """Plans rounds by these from now on."""
+        self._speculation = replace(self._speculation, prices=prices)
+
+    def cache_bytes(self, length: int) -> int:
+        """Bytes that a cache of `length` tokens takes."""
+        return self._model.cache_bytes(length)
+
+    def trials(self, length: int) -> Trial:
+        """What times verify and commit in a slot that no run ever holds.
+
+        The slot has room for `length` tokens and takes `cache_bytes(length)` until the result is
+        let go. How long its sequence is gets declared; what it holds costs nothing.
+        """
+        return partial(self._try, self._new_slot(self._speculation.new_drafters(), step=length))
+
     def open(
         self, prompt: tuple[int, ...], chooser: Chooser, *, salt: str | None = None,
         is_side: bool = False,
@@ -219,6 +242,18 @@ class Engine:
         slot.commit_forward(len(ids))
         slot.drafting.sync(slot.ctx, taps)
 
+    def _try(
+        self, slot: Slot, start: int, tree: DraftTree, path: Sequence[int]
+    ) -> tuple[float, float]:
+        slot.cache.clear()
+        slot.ctx, slot.kv_len = [0] * (start + 1), start
+        watch = Stopwatch(self._clock)
+        hidden, _ = self._verify(slot, tree)
+        self._logits(hidden)
+        verify_ms = watch.lap_ms()
+        self._commit(slot, tree, path, [0] * len(path))
+        return verify_ms, watch.lap_ms()
+
     # The steps of a round.
 
     def _prices(self, slot: Slot) -> RoundPrices:
@@ -264,9 +299,9 @@ class Engine:
     def _choose_row(self, slot: Slot, logits: Tensor) -> Chosen:
         return slot.chooser.choose(logits.cpu().numpy(), self._masked)
 
-    def _new_slot(self, drafters: Sequence[Drafter]) -> Slot:
+    def _new_slot(self, drafters: Sequence[Drafter], step: int = 0) -> Slot:
         drafting = Drafting(drafters, self.facts.end_ids, self._clock)
-        return Slot(self._model.new_cache(self._chunk), drafting)
+        return Slot(self._model.new_cache(step or self._chunk), drafting)
 
     @torch.inference_mode()
     def is_row_invariant(self) -> bool:

@@ -17,6 +17,7 @@ from worker.embedding.lane import EmbedLane
 from worker.grammar.closing import FormCloser
 from worker.mailbox import Board, Inbox, Outbox
 from worker.metrics import Metrics
+from worker.pricing import Pricing
 from worker.record import RunRecord
 from worker.reporter import Reporter
 from worker.run import Run, RunLimits, Vocabulary
@@ -78,6 +79,7 @@ class Loop:
     def __init__(
         self,
         engine: TokenEngine,
+        pricing: Pricing,
         *,
         end_ids: frozenset[int],
         token_bytes: Sequence[bytes | None],
@@ -93,7 +95,7 @@ class Loop:
         board: Board,
         clock: Callable[[], float],
     ) -> None:
-        self._engine = engine
+        self._engine, self._pricing = engine, pricing
         self._vocabulary = Vocabulary(token_bytes, end_ids, FormCloser(token_bytes))
         self._limits = limits
         self._queue = queue
@@ -138,6 +140,7 @@ class Loop:
             self._step_side(is_alone=False)
             self._advance(run)
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
+        has_moved |= self._pricing.step(is_idle=not has_moved and self._state() == "idle")
         self._show()  # (5)
         return has_moved
 
@@ -343,6 +346,7 @@ class Loop:
         run.record.saw_round(made)
         self._rates.saw_round(len(made.tokens), seconds)
         self._metrics.saw_round(made, seconds)
+        self._pricing.saw_round(made)
 
     def _inject(self, run: Run, slot: Slot, ids: Sequence[int]) -> Ending | None:
         if len(ids) >= run.room_left():

@@ -40,9 +40,13 @@ from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
 from worker.models.registry import NAMED_TEMPLATES
 from worker.prepare import Preparer
+from worker.price_file import Fingerprint, PriceFile
+from worker.pricing import Pricing
 from worker.run import RunLimits
-from worker.settings import Machine, machine_of
+from worker.settings import Machine, bounds_of, cpu_name, free_memory_bytes, machine_of
 from worker.side import SideLane
+from worker.speculation.calibration import scope_of
+from worker.speculation.table import table_lines
 from worker.text.prompt import PromptWriter
 from worker.text.template import ChatTemplate
 from worker.text.tokenizer import TextTokenizer, tokenizer_from_gguf, tokenizer_from_json
@@ -58,6 +62,8 @@ START_FAILED_STATUS = 2
 SUFFIXES_FOLDER = "suffixes"  # below the state folder
 KV_BLOCK_TOKENS = 64  # of the prefix hashes that routers compare
 NEAR_TIE_ULPS = 2
+CALIBRATION_CPU_S, CALIBRATION_CUDA_S = 20.0, 60.0  # at most, before the worker serves
+SAMPLES_CPU, SAMPLES_CUDA = 5, 20  # of each price
 
 
 def run(arguments: list[str]) -> int:
@@ -65,12 +71,16 @@ def run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m worker")
     parser.add_argument("--launch", required=True, help="proto.worker_settings.Launch as JSON")
     parser.add_argument("--exit-with-parent", action="store_true")
+    parser.add_argument("--calibrate", action="store_true", help="measure prices, print them, end")
     options = parser.parse_args(arguments)
     configure_logging()
     if options.exit_with_parent:
         threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
     try:
-        worker = Worker(_read_launch(options.launch))
+        launch = _read_launch(options.launch)
+        if options.calibrate:
+            return calibrate(launch)
+        worker = Worker(launch)
     except StartFault as fault:
         print(fault, file=sys.stderr)
         return START_FAILED_STATUS
@@ -119,12 +129,15 @@ class Worker:
             stores=_stores(launch, tokenizer),
         )
         engine.check()
+        pricing = _pricing(launch, machine, engine, checkpoint)
+        if engine.is_drafting:
+            pricing.start()
         self._endpoint = endpoint
         self._to_preparer: Inbox[ToPreparer] = Inbox(PREPARING)
         self._to_loop: Inbox[ToLoop] = Inbox()
         self._outbox = Outbox()
         self._board = Board(time.monotonic())
-        self._loop = self._build_loop(launch, machine, engine, checkpoint, tokenizer)
+        self._loop = self._build_loop(launch, machine, engine, pricing, checkpoint, tokenizer)
         self._preparer = Preparer(
             PromptWriter(tokenizer, template),
             engine.facts.defaults,
@@ -161,14 +174,15 @@ class Worker:
         )
 
     def _build_loop(
-        self, launch: Launch, machine: Machine, engine: Engine, checkpoint: Checkpoint,
-        tokenizer: TextTokenizer,
+        self, launch: Launch, machine: Machine, engine: Engine, pricing: Pricing,
+        checkpoint: Checkpoint, tokenizer: TextTokenizer,
     ) -> Loop:  # fmt: skip
         settings, facts = launch.settings, engine.facts
         pooling, side = checkpoint.pooling, SideLane(settings.side)
         embedder = None if pooling is None else engine.embedder(pooling)
         return Loop(
             engine,
+            pricing,
             end_ids=facts.end_ids,
             token_bytes=tokenizer.token_bytes,
             tokenizer_hash=tokenizer.hash,
@@ -214,6 +228,61 @@ class Worker:
         thread = threading.Thread(target=guarded, name=name, daemon=True)
         thread.start()
         return thread
+
+
+def calibrate(launch: Launch) -> int:
+    """Measures the prices of rounds, stores and prints them. Raises: StartFault.
+
+    Not beside a worker on the same address: each would disturb the other.
+    """
+    endpoint = Endpoint(launch.endpoint)
+    machine = machine_of(launch, has_cuda=torch.cuda.is_available())
+    torch.set_num_threads(machine.threads)
+    checkpoint = open_checkpoint(Path(launch.model_path))
+    engine = build_engine(launch, machine, checkpoint, masked_ids=(), end_ids=checkpoint.end_ids)
+    if not engine.is_drafting:
+        raise StartFault("Nothing guesses tokens with these settings, so there are no prices.")
+    engine.check()
+    pricing = _pricing(launch, machine, engine, checkpoint)
+    prices = pricing.measure()
+    endpoint.release()
+    if prices is None:
+        raise StartFault("The prices could not be measured.")
+    print("\n".join(table_lines(prices)))
+    print(f"\nStored as {pricing.path}.")
+    return 0
+
+
+def _pricing(launch: Launch, machine: Machine, engine: Engine, checkpoint: Checkpoint) -> Pricing:
+    is_cuda, facts = machine.device == "cuda", engine.facts
+    most_rows = bounds_of(launch.settings.speculation, machine.device).most_rows
+    fingerprint = Fingerprint(
+        weights_hash=checkpoint.weights_hash,
+        layout=facts.layout,
+        device=torch.cuda.get_device_name() if is_cuda else cpu_name(),
+        attention=facts.attention,
+        threads=machine.threads,
+        max_rows=most_rows,
+        max_len=facts.max_len,
+        torch=torch.__version__,
+    )
+    return Pricing(
+        engine,
+        scope_of(
+            max_len=facts.max_len,
+            most_rows=most_rows,
+            vocab_size=checkpoint.config.vocab_size,
+            samples=SAMPLES_CUDA if is_cuda else SAMPLES_CPU,
+            limit_s=CALIBRATION_CUDA_S if is_cuda else CALIBRATION_CPU_S,
+        ),
+        PriceFile(Path(launch.state_dir) / "prices", fingerprint),
+        free_bytes=_free_cuda_bytes if is_cuda else free_memory_bytes,
+        clock=time.perf_counter,
+    )
+
+
+def _free_cuda_bytes() -> int:
+    return int(torch.cuda.mem_get_info()[0])
 
 
 def _read_launch(text: str) -> Launch:

@@ -3,7 +3,9 @@
 The only module of the worker that looks at the machine and reads the environment.
 """
 
+import contextlib
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +21,7 @@ CUDA_LAYOUTS = ("bf16", "fp32")
 MOST_ROWS, MOST_ROWS_CUDA = 64, 32  # of one verify; delta layers solve at most 64 together
 SNAP_CUDA = (8, 16, 24, 32)  # the row counts between which a verify costs the same there
 MOST_MARGIN = 10.0
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,28 @@ def physical_cores() -> int:
     usable = os.sched_getaffinity(0)
     siblings = {_siblings(cpu) for cpu in usable}
     return max(1, len(siblings))
+
+
+def cpu_name() -> str:
+    """The processor as it calls itself, else its kind."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def free_memory_bytes() -> int:
+    """Memory that may still be taken here, within the limit of a container."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable"))
+        free = int(kibibytes) * 1024
+    with contextlib.suppress(OSError, ValueError):  # no such file, or no limit ("max")
+        most = int((CGROUP / "memory.max").read_text())
+        free = min(free, most - int((CGROUP / "memory.current").read_text()))
+    return max(free, 0)
 
 
 def _siblings(cpu: int) -> str:

@@ -192,7 +192,7 @@ def test_usage_and_timings_stand_where_they_belong(server: Server) -> None:
         _, chunks = streamed(server, **GREEDY, stream_options=options)
         assert sum("usage" in chunk for chunk in chunks) == places
         (timed,) = [chunk["timings"] for chunk in chunks if "timings" in chunk]
-        assert timed["predicted_n"] == 24 and timed["prompt_n"] > 0 and timed["rounds"] == 23
+        assert timed["predicted_n"] == 24 and timed["prompt_n"] > 0 and 1 <= timed["rounds"] <= 23
     answer = ask(server, **GREEDY)
     assert answer["usage"]["total_tokens"] == sum(
         answer["usage"][name] for name in ("prompt_tokens", "completion_tokens")

@@ -295,3 +295,21 @@ def test_a_ledger_that_is_not_there_is_one_sentence(
     assert main(["ledger", "report", "--config", str(config)]) == 1
     assert "there is no ledger at" in capsys.readouterr().err
     assert not load(config, {}).state_dir.exists()
+
+
+@pytest.mark.parametrize(("verb", "options"), [("worker", []), ("calibrate", ["--calibrate"])])
+def test_the_workers_verbs_become_its_process(
+    verb: str, options: list[str], config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _, command: became.append(command))
+    main([verb, "--config", str(config)])
+    assert became == []  # no worker is configured
+    model = tmp_path / "model"
+    model.mkdir()
+    config.write_text(f"{config.read_text()}worker: {{model: {model}}}\n")
+    main([verb, "--config", str(config)])
+    python, *module, launch = became[0][:5]
+    assert (python, module) == (sys.executable, ["-m", "worker", "--launch"])
+    assert json.loads(launch)["model_path"] == str(model)
+    assert became[0][5:] == options

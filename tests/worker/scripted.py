@@ -4,7 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from tiny_text import tiny_tokenizer
 
@@ -21,10 +23,13 @@ from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
 from worker.models.config import SamplingDefaults
 from worker.prepare import Preparer
+from worker.pricing import Pricing
 from worker.run import RunLimits
 from worker.sampling.chooser import Chooser, Chosen
 from worker.side import SideLane
+from worker.speculation.calibration import Scope
 from worker.speculation.drafting import Drafting
+from worker.speculation.prices import Prices
 from worker.speculation.round import Round
 from worker.speculation.tree import DraftTree, Source
 from worker.speculation.walk import Take
@@ -41,6 +46,7 @@ READY = Ready(
     "fp32", "cpu", True, 2, 5000, Caps(),
 )  # fmt: skip
 COMPILER = GrammarCompiler(TOKENIZER.serialized, width=512, end_ids=(END,))
+SCOPE = Scope((256, 1024), (1, 2, 4), samples=1, limit_s=100.0, vocab_size=512)
 GATEWAY, OTHER = b"gw:1", b"gw:2"
 
 Script = Callable[[tuple[int, ...], int], int]
@@ -94,6 +100,11 @@ class ScriptedEngine:
         self._clock = clock
         self._chunk = chunk
         self.steps: list[Slot] = []  # whose turn it was, in order
+        self.price_ms = 1.0  # of a verify, which takes 1 ms
+        self.trial_s = 0.0
+        self.trial_rows: list[int] = []  # of each trial, in order
+        self.living_trials: WeakSet[ScriptedTrial] = WeakSet()
+        self.prices: Prices | None = None
         self.side = _slot(clock)
         self._free = [_slot(clock) for _ in range(slots)]
         self.kv_bytes_free = 7
@@ -145,7 +156,19 @@ class ScriptedEngine:
         chain = (0, *tokens[:-1])
         sources = (Source(0), *[Source.LOOKUP] * (len(chain) - 1))
         tree = DraftTree(chain, tuple(range(-1, len(chain) - 1)), (1.0,) * len(chain), sources)
-        return Round(tree, tuple(range(len(tokens))), tuple(tokens), 0.0, 1.0, 0.0, 0.0, 1.0)
+        times = 0.0, 1.0, 0.0, 0.0, self.price_ms
+        return Round(tree, tuple(range(len(tokens))), tuple(tokens), *times)
+
+    def cache_bytes(self, length: int) -> int:
+        return length
+
+    def trials(self, length: int) -> "ScriptedTrial":
+        trial = ScriptedTrial(self, length)
+        self.living_trials.add(trial)
+        return trial
+
+    def use_prices(self, prices: Prices) -> None:
+        self.prices = prices
 
     def inject(self, slot: Slot, ids: Sequence[int]) -> None:
         slot.ctx += ids
@@ -164,6 +187,36 @@ class ScriptedEngine:
         self._clock.now += seconds
         if self.fault is not None:
             raise self.fault
+
+
+class ScriptedTrial:
+    """A verify of n rows takes n ms, its commit half a ms."""
+
+    def __init__(self, engine: ScriptedEngine, length: int) -> None:
+        self.engine = engine
+        self.length = length
+
+    def __call__(self, start: int, tree: DraftTree, path: Sequence[int]) -> tuple[float, float]:
+        assert start + len(tree) <= self.length
+        self.engine.trial_rows.append(len(tree))
+        self.engine._pass(self.engine.trial_s)
+        return float(len(tree)), 0.5
+
+
+class NoFile:
+    """A price table that is kept nowhere. `written`: what should have been."""
+
+    path = Path("/nowhere")
+
+    def __init__(self) -> None:
+        self.written: list[Prices] = []
+
+    def read(self) -> Prices | None:
+        return None
+
+    def write(self, prices: Prices) -> bool:
+        self.written.append(prices)
+        return True
 
 
 def _slot(clock: Clock) -> Slot:
@@ -215,10 +268,16 @@ class Bench:
         self.to_loop: Inbox = Inbox()
         self.outbox = Outbox()
         self.board = Board(self.clock.now)
+        self.price_file, self.free_bytes = NoFile(), 1 << 40
+        self.pricing = Pricing(
+            self.engine, SCOPE, self.price_file, free_bytes=lambda: self.free_bytes,
+            clock=self.clock,
+        )  # fmt: skip
         self.sent: dict[bytes, list[FromWorker]] = defaultdict(list)
         max_len = changes.pop("max_len", 200)
         self.loop = Loop(
             self.engine,
+            self.pricing,
             end_ids=frozenset((END,)),
             token_bytes=TOKENIZER.token_bytes,
             tokenizer_hash=TOKENIZER.hash,

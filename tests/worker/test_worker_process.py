@@ -20,7 +20,7 @@ from wire import Gateway
 from proto.chat import Call, Message, TextPart
 from proto.codec import to_wire
 from proto.messages import Ack, Cancel, Delta, Done, Drain, Hello, Progress, Queued, Ready, Refused
-from proto.worker_settings import Launch, WeightLayout, WorkerSettings
+from proto.worker_settings import Launch, SpeculationSettings, WeightLayout, WorkerSettings
 
 HELLO = Hello("g", "i", 1, 1)
 TEMPLATE = (
@@ -202,6 +202,49 @@ def test_what_cannot_start_says_one_sentence(start: Any, tmp_path: Path, changes
     assert len(worker.lines) == 1
     assert words in worker.lines[0] and worker.lines[0].endswith(".\n")
     assert not (tmp_path / "w.sock").exists()
+
+
+def _events(worker: WorkerProcess, start: str) -> list[str]:
+    events = [json.loads(line)["event"] for line in worker.lines if line.startswith("{")]
+    return [event for event in events if event.startswith(start)]
+
+
+def test_prices_are_measured_at_the_first_start_or_when_asked_and_read_at_the_next(
+    start: Any, checkpoint: Path, tmp_path: Path
+):
+    first = start()
+    assert first.started.wait(WAIT_S)
+    assert _events(first, "prices.") == ["prices.calibrated"]
+    (stored,) = (tmp_path / "prices").iterdir()
+    assert stored.stat().st_mode & 0o777 == 0o600
+    parts, measured = json.loads(stored.read_text())["fingerprint"], stored.read_text()
+    assert (parts["layout"], parts["threads"], parts["max_len"]) == ("fp32", 1, 512)
+    command = [sys.executable, "-m", "worker", "--launch"]
+    command += [json.dumps(to_wire(_launch(checkpoint, tmp_path))), "--calibrate"]
+    beside = subprocess.run(command, capture_output=True, text=True)
+    assert (beside.returncode, beside.stdout) == (2, "")
+    assert "already listens" in beside.stderr
+    first.close()
+    asked = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = asked.stdout.splitlines()
+    assert [line.split()[0] for line in lines if line][1:4] == ["rows", "plain", "chain"]
+    assert lines[-1] == f"Stored as {stored}."
+    again = stored.read_text()
+    assert again != measured
+    last = start()
+    assert last.started.wait(WAIT_S)
+    assert (_events(last, "prices."), stored.read_text()) == ([], again)
+
+
+def test_without_speculation_nothing_is_measured(start: Any, checkpoint: Path, tmp_path: Path):
+    off = SpeculationSettings(enabled=False)
+    settings = replace(_launch(checkpoint, tmp_path).settings, speculation=off)
+    worker = start(settings=settings)
+    assert worker.started.wait(WAIT_S)
+    assert _events(worker, "prices.") == [] and not (tmp_path / "prices").exists()
+    asked = start("--calibrate", settings=settings, endpoint=f"ipc://{tmp_path}/other.sock")
+    assert asked.wait() == 2
+    assert asked.lines[-1].startswith("Nothing guesses tokens")
 
 
 @pytest.mark.model
