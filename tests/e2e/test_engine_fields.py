@@ -186,13 +186,25 @@ def test_limits_and_stop_strings_end_the_answer(server: Server) -> None:
     assert choice["finish_reason"] == "stop"
 
 
+def test_what_repeats_is_written_in_fewer_rounds_than_tokens(server: Server) -> None:
+    line = "one and the same line, over and over; "
+    form = {"structured_outputs": {"regex": f"({line}){{4}}"}}
+    answer = ask(server, **{**GREEDY, "max_tokens": 200}, **form)
+    timed = answer["timings"]
+    assert answer["choices"][0]["message"]["content"] == line * 4
+    assert 0 < timed["draft_n_accepted"] <= timed["draft_n"]
+    assert timed["rounds"] < timed["predicted_n"] / 2
+    assert timed["tokens_per_round"] > 2
+
+
 def test_usage_and_timings_stand_where_they_belong(server: Server) -> None:
     for include, places in ((None, 1), (True, 1), (False, 0)):
         options = None if include is None else {"include_usage": include}
         _, chunks = streamed(server, **GREEDY, stream_options=options)
         assert sum("usage" in chunk for chunk in chunks) == places
         (timed,) = [chunk["timings"] for chunk in chunks if "timings" in chunk]
-        assert timed["predicted_n"] == 24 and timed["prompt_n"] > 0 and 1 <= timed["rounds"] <= 23
+        assert timed["predicted_n"] == 24 and timed["prompt_n"] > 0
+        assert timed["rounds"] + timed["draft_n_accepted"] == 23  # the first came with the prompt
     answer = ask(server, **GREEDY)
     assert answer["usage"]["total_tokens"] == sum(
         answer["usage"][name] for name in ("prompt_tokens", "completion_tokens")

@@ -252,7 +252,8 @@ def test_without_speculation_nothing_is_measured(start: Any, checkpoint: Path, t
 def test_the_embedded_model_knows_the_capital_of_france(
     embedded_model: Path, tmp_path: Path, weights: WeightLayout
 ):
-    settings = WorkerSettings(weights=weights)
+    # Measuring prices would take twenty seconds of each start.
+    settings = WorkerSettings(weights=weights, speculation=SpeculationSettings(enabled=False))
     launch = _launch(embedded_model, tmp_path, settings=settings)
     worker = WorkerProcess(launch)
     try:
