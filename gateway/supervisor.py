@@ -11,7 +11,7 @@ import signal
 import sys
 from abc import ABC, abstractmethod
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -29,6 +29,12 @@ CANNOT_START = 2  # exit status of a child whose settings or files are at fault
 def worker_command(launch: Launch) -> list[str]:
     """The command line of a worker."""
     return [sys.executable, "-m", "worker", "--launch", json.dumps(codec.to_wire(launch))]
+
+
+def training_command(launch: Launch, options: Sequence[str]) -> list[str]:
+    """The command line that trains a drafter for a worker's model. `options`: of the training."""
+    told = ["--launch", json.dumps(codec.to_wire(launch))]
+    return [sys.executable, "-m", "worker.draft.train", *told, *options]
 
 
 class Keeper(ABC):

@@ -15,8 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from datetime import datetime
-from importlib.resources import files
 from pathlib import Path
 
 import structlog
@@ -38,7 +36,6 @@ from worker.link import Endpoint, Link
 from worker.loading.locate import Checkpoint, open_checkpoint
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
-from worker.models.registry import NAMED_TEMPLATES
 from worker.prepare import Preparer
 from worker.price_file import Fingerprint, PriceFile
 from worker.pricing import Pricing
@@ -48,8 +45,9 @@ from worker.side import SideLane
 from worker.speculation.calibration import scope_of
 from worker.speculation.table import table_lines
 from worker.text.prompt import PromptWriter
+from worker.text.sources import masked_ids, template_of, tokenizer_of
 from worker.text.template import ChatTemplate
-from worker.text.tokenizer import TextTokenizer, tokenizer_from_gguf, tokenizer_from_json
+from worker.text.tokenizer import TextTokenizer
 from worker.types import StartDrain, ThreadDied, ToLoop, ToPreparer
 
 log = structlog.get_logger()
@@ -115,8 +113,8 @@ class Worker:
         machine = machine_of(launch, has_cuda=torch.cuda.is_available())
         torch.set_num_threads(machine.threads)
         checkpoint = open_checkpoint(Path(launch.model_path))
-        tokenizer = _tokenizer_of(checkpoint)
-        template = _template_of(checkpoint, launch.settings.model)
+        tokenizer = tokenizer_of(checkpoint.text)
+        template = template_of(checkpoint.text, launch.settings.model)
         end_ids = checkpoint.end_ids or tokenizer.ids_of(checkpoint.config.family.end_tokens)
         if not end_ids:
             raise StartFault("The model's files do not say which token ends an answer.")
@@ -124,7 +122,7 @@ class Worker:
             launch,
             machine,
             checkpoint,
-            masked_ids=_masked_ids(tokenizer, checkpoint.config.vocab_size),
+            masked_ids=masked_ids(tokenizer, checkpoint.config.vocab_size),
             end_ids=end_ids,
             stores=_stores(launch, tokenizer),
         )
@@ -292,23 +290,6 @@ def _read_launch(text: str) -> Launch:
         raise StartFault(f"--launch cannot be read: {fault}.") from fault
 
 
-def _tokenizer_of(checkpoint: Checkpoint) -> TextTokenizer:
-    text = checkpoint.text
-    if text.tokenizer_json is not None:
-        return tokenizer_from_json(text.tokenizer_json)
-    if text.gguf_keys is None:
-        raise StartFault("The model's folder holds no tokenizer.json.")
-    return tokenizer_from_gguf(text.gguf_keys)
-
-
-def _template_of(checkpoint: Checkpoint, model: str) -> ChatTemplate | None:
-    text = checkpoint.text
-    source = text.template
-    if (ours := NAMED_TEMPLATES.get(model)) is not None:
-        source = files("worker.text").joinpath("templates", ours).read_text("utf-8")
-    return None if source is None else ChatTemplate(source, text.special, datetime.now)
-
-
 def _stores(launch: Launch, tokenizer: TextTokenizer) -> SuffixStores | None:
     """Texts to copy from beside a sequence's own, where the settings name any.
 
@@ -323,11 +304,6 @@ def _stores(launch: Launch, tokenizer: TextTokenizer) -> SuffixStores | None:
     return SuffixStores(
         Path(launch.state_dir) / SUFFIXES_FOLDER, lookup.store, tokenizer.hash, corpus=corpus
     )
-
-
-def _masked_ids(tokenizer: TextTokenizer, width: int) -> tuple[int, ...]:
-    known = tokenizer.token_bytes
-    return tuple(i for i in range(width) if i >= len(known) or known[i] is None)
 
 
 def _ready(

@@ -123,7 +123,6 @@ def test_without_a_configuration_one_sentence_names_the_places(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("TANDEM_CONFIG", raising=False)
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert says in error and len(error.splitlines()) == 1
@@ -313,3 +312,23 @@ def test_the_workers_verbs_become_its_process(
     assert (python, module) == (sys.executable, ["-m", "worker", "--launch"])
     assert json.loads(launch)["model_path"] == str(model)
     assert became[0][5:] == options
+
+
+def test_train_drafter_hands_everything_to_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda path, command: ran.append(command))
+    monkeypatch.setattr("gateway.preflight.check_worker_packages", lambda: None)
+    told = ["--minutes", "5", "--out", "o", "--", "--steps", "3"]
+    text = "server: {{state_dir: {0}/state}}\nworker: {{model: {0}/model.gguf}}\n"
+    (tmp_path / "tandem.yaml").write_text(text.format(tmp_path))
+    assert main(["train-drafter", "--config", str(tmp_path / "tandem.yaml"), *told]) == 1
+    assert "the model is not at" in capsys.readouterr().err
+    (tmp_path / "model.gguf").touch()
+    # Nothing comes back from a process that became another one; here it does, with nothing.
+    main(["train-drafter", "--config", str(tmp_path / "tandem.yaml"), *told])
+    (command,) = ran
+    assert command[:3] == [sys.executable, "-m", "worker.draft.train"]
+    assert command[5:] == ["--out=o", "--minutes=5.0", "--steps", "3"]
+    assert json.loads(command[4])["model_path"] == str(tmp_path / "model.gguf")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import supervisor
-from gateway.supervisor import Supervisor, worker_command
+from gateway.supervisor import Supervisor, training_command, worker_command
 from proto import codec
 from proto.worker_settings import Launch, WorkerSettings
 
@@ -96,3 +96,12 @@ def test_the_command_line_carries_the_launch() -> None:
     command = worker_command(LAUNCH)
     assert command[:4] == [sys.executable, "-m", "worker", "--launch"]
     assert codec.from_wire(Launch, json.loads(command[4])) == LAUNCH
+
+
+def test_a_training_is_told_the_launch_and_the_options() -> None:
+    import json
+
+    command = training_command(LAUNCH, ["--minutes=5", "--steps", "3"])
+    assert command[:4] == [sys.executable, "-m", "worker.draft.train", "--launch"]
+    assert codec.from_wire(Launch, json.loads(command[4])) == LAUNCH
+    assert command[5:] == ["--minutes=5", "--steps", "3"]

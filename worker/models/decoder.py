@@ -82,6 +82,20 @@ class Decoder:
         """hidden: (rows, hidden) from `forward`; out: (rows, vocab) float32."""
         return self._head(self.states(hidden))
 
+    def embed(self, ids: Tensor) -> Tensor:
+        """The embedding's own rows, for drafters. ids: (rows,) int64; out: (rows, hidden) float32.
+
+        A family's factor is not in them.
+        """
+        return embedding(ids, self._embedding).float()
+
+    def plain_logits(self, states: Tensor) -> Tensor:
+        """The head's product alone, for drafters: neither capped nor exact enough to choose by.
+
+        states: (rows, hidden) float32 behind a final norm; out: (rows, vocab) float32.
+        """
+        return self._head.plain(states)
+
     def new_cache(self, step: int) -> SequenceCache:
         """An empty cache of the model's shape that grows by `step` tokens."""
         config = self.config
@@ -129,7 +143,7 @@ class Taps:
         return torch.cat([self.rows[layer] for layer in self.layers], dim=-1)
 
 
-class _Layer:
+class DecoderLayer:
     """`x += mixer(norm(x))`, then `x += mlp(norm(x))`, each normed again where the family does."""
 
     def __init__(self, config: ModelConfig, place: Placement, index: int, mixer: Mixer) -> None:
@@ -157,7 +171,7 @@ class _Layer:
 
 def _layers(
     config: ModelConfig, place: Placement, attention: Attention, max_len: int
-) -> list[_Layer]:
+) -> list[DecoderLayer]:
     def table(rope: RopeConfig) -> RopeTable:
         table = RopeTable(rope, rotary_dim=config.rotary_dim, positions=max_len)
         return table.to(place.layout.device)
@@ -178,7 +192,7 @@ def _layers(
             rope = window_rope if is_local else full_rope
             mixer = AttentionLayer(config, below.below("self_attn"), attention, sight, rope)
             kept += 1
-        layers.append(_Layer(config, below, index, mixer))
+        layers.append(DecoderLayer(config, below, index, mixer))
     return layers
 
 

@@ -76,8 +76,12 @@ class Head:
         logits = self._logits(hidden)
         return logits if self._cap is None else (logits / self._cap).tanh() * self._cap
 
+    def plain(self, hidden: Tensor) -> Tensor:
+        """The product alone, as drafters read it: their guesses need not be exact."""
+        return self._product(hidden.to(self._product.dtype)).float()
+
     def _logits(self, hidden: Tensor) -> Tensor:
-        logits = self._product(hidden.to(self._product.dtype)).float()
+        logits = self.plain(hidden)
         if self._rows is None:
             return logits
         ids = logits.topk(min(self.RECOMPUTED, logits.shape[-1]), dim=-1).indices

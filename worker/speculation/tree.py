@@ -112,7 +112,10 @@ def ordered(
     scores: Sequence[float],
     sources: Sequence[Source],
 ) -> DraftTree:
-    """The tree of nodes that stand in any order with the root first; siblings likeliest first."""
+    """The tree of nodes that stand in any order with the root first.
+
+    Siblings come likeliest first, equally likely ones in the order in which they stand.
+    """
     children: list[list[int]] = [[] for _ in tokens]
     for node, parent in enumerate(parents):
         if parent >= 0:
@@ -122,5 +125,6 @@ def ordered(
     while waiting:
         node = waiting.pop()
         order.append(node)
-        waiting += sorted(children[node], key=lambda child: scores[child])
+        likeliest = sorted(children[node], key=lambda child: -scores[child])
+        waiting += likeliest[::-1]
     return DraftTree(tuple(tokens), tuple(parents), tuple(scores), tuple(sources)).part(order)
