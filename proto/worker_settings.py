@@ -69,10 +69,18 @@ class LookupSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockSettings:
+    """Guesses of a small model that reads the large one's thoughts. `path`: its folder."""
+
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DraftSettings:
     """Where guesses come from."""
 
     lookup: LookupSettings = field(default_factory=LookupSettings)
+    block: BlockSettings = field(default_factory=BlockSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 Knows no client, no queue and no text; the loop says which sequence goes on.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,30 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from proto.worker_settings import Launch
 from worker import prefill
 from worker.draft.base import Drafter
-from worker.draft.drafters import drafters_of
 from worker.draft.suffix_store import SuffixStores
 from worker.embedding.embedder import Embedder
 from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Rows, Step
-from worker.kernels.choice import Heads, choose
-from worker.kernels.precision import compute_fp32_in_full
 from worker.kernels.tree import tree_rows
-from worker.loading.locate import Checkpoint
 from worker.loading.pooling import Pooling
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder, Taps
-from worker.models.layouts import Layout
-from worker.models.registry import NAMED_DEFAULTS
 from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
-from worker.settings import Machine, bounds_of, max_len_of
+from worker.settings import Machine
 from worker.speculation.calibration import Trial
 from worker.speculation.cut import Bounds, cut
 from worker.speculation.drafting import Drafting
-from worker.speculation.prices import UNMEASURED, Prices, RoundPrices
+from worker.speculation.prices import Prices, RoundPrices
 from worker.speculation.round import Round, Stopwatch
 from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import Take, walk
@@ -69,12 +61,14 @@ class SharedPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What rounds are planned by. `new_drafters`: those of one slot. `stores`: texts of earlier
-    sequences to copy from; of the prompts too if `are_prompts_kept`."""
+    """What rounds are planned by. `new_drafters`: those of one slot; `drafter_bytes`: what they
+    hold of a sequence of so many tokens. `stores`: texts of earlier sequences to copy from; of the
+    prompts too if `are_prompts_kept`."""
 
     prices: Prices
     bounds: Bounds
     new_drafters: Callable[[], Sequence[Drafter]]
+    drafter_bytes: Callable[[int], int] = lambda length: 0
     stores: SuffixStores | None = None
     are_prompts_kept: bool = False
 
@@ -106,7 +100,8 @@ class Engine:
         self._speculation = speculation
         self._clock = clock
         # The rows of a verify lie behind the sequence until a path of them is committed.
-        self._slot_bytes = model.cache_bytes(facts.max_len + speculation.bounds.most_rows)
+        most = facts.max_len + speculation.bounds.most_rows
+        self._slot_bytes = self.cache_bytes(most)
         self._free = [self._new_slot(speculation.new_drafters()) for _ in range(machine.slots)]
         # For short requests, which nobody drafts; what the others hold is never touched.
         self._side = self._new_slot(())
@@ -150,8 +145,8 @@ class Engine:
         self._speculation = replace(self._speculation, prices=prices)
 
     def cache_bytes(self, length: int) -> int:
-        """Bytes that a cache of `length` tokens takes."""
-        return self._model.cache_bytes(length)
+        """Bytes that a slot of `length` tokens takes."""
+        return self._model.cache_bytes(length) + self._speculation.drafter_bytes(length)
 
     def trials(self, length: int) -> Trial:
         """What times verify and commit in a slot that no run ever holds.
@@ -313,62 +308,3 @@ class Engine:
         return self._model.layout.is_row_invariant() and all(
             torch.equal(self._model.logits(rows[:count]), alone[:count]) for count in (2, 3, 8, 16)
         )
-
-
-def build_engine(
-    launch: Launch,
-    machine: Machine,
-    checkpoint: Checkpoint,
-    *,
-    masked_ids: tuple[int, ...],
-    end_ids: tuple[int, ...],
-    prices: Prices = UNMEASURED,
-    stores: SuffixStores | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Engine:
-    """Loads the weights and puts the engine together. Without prices all its rounds are plain.
-
-    Raises: LoadFault for tensors that are missing or of another shape; StartFault for settings
-        the model cannot meet.
-    """
-    settings = launch.settings
-    config, max_len = checkpoint.config, max_len_of(launch, machine, checkpoint.config.max_len)
-    layout = Layout(settings.weights, torch.device(machine.device))
-    compute_fp32_in_full()
-    heads = config.head_count, config.kv_head_count, config.head_dim
-    attention = choose(Heads(*heads, layout.dtype, layout.device))
-    model = Decoder(config, checkpoint.tensors, attention, layout=layout, max_len=max_len)
-    layout.log_unpacked()
-    facts = EngineFacts(
-        family=config.family.name,
-        layout=layout.name,
-        device=machine.device,
-        attention=attention.name,
-        max_len=max_len,
-        chunk=machine.chunk,
-        slots=machine.slots,
-        lanes=machine.lanes,
-        end_ids=frozenset(end_ids),
-        defaults=NAMED_DEFAULTS.get(settings.model, checkpoint.sampling),
-    )
-    bounds = bounds_of(settings.speculation, machine.device)
-    speculation = Speculation(
-        prices,
-        bounds,
-        drafters_of(settings, bounds.most_rows, stores),
-        stores,
-        are_prompts_kept=settings.draft.lookup.store == "all",
-    )
-    return Engine(model, masked_ids, machine, facts, speculation, settled(clock, layout.device))
-
-
-def settled(clock: Callable[[], float], device: torch.device) -> Callable[[], float]:
-    """The clock, read when the device has done what it was told."""
-    if device.type != "cuda":
-        return clock
-
-    def read() -> float:
-        torch.cuda.synchronize(device)
-        return clock()
-
-    return read

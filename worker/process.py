@@ -26,10 +26,11 @@ from proto.limits import LINK_LEASE_S, PREPARING
 from proto.messages import Caps, Ready
 from proto.worker_settings import Launch
 from worker.admission import Queue
+from worker.build import build_engine
 from worker.draft.corpus import read_corpus
 from worker.draft.suffix_store import SuffixStores
 from worker.embedding.lane import EmbedLane
-from worker.engine import Engine, EngineFacts, build_engine
+from worker.engine import Engine, EngineFacts
 from worker.faults import StartFault
 from worker.grammar.compiler import GrammarCompiler
 from worker.link import Endpoint, Link
@@ -125,6 +126,7 @@ class Worker:
             masked_ids=masked_ids(tokenizer, checkpoint.config.vocab_size),
             end_ids=end_ids,
             stores=_stores(launch, tokenizer),
+            tokenizer_hash=tokenizer.hash,
         )
         engine.check()
         pricing = _pricing(launch, machine, engine, checkpoint)

@@ -15,7 +15,8 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from proto.worker_settings import Launch, WeightLayout, WorkerSettings
-from worker.engine import Engine, build_engine
+from worker.build import build_engine
+from worker.engine import Engine
 from worker.loading.locate import open_checkpoint
 from worker.sampling.chooser import Chooser
 from worker.sampling.params import Sampling

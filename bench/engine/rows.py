@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 
 from proto.worker_settings import Launch, WeightLayout, WorkerSettings
-from worker.engine import Engine, build_engine
+from worker.build import build_engine
+from worker.engine import Engine
 from worker.kernels.attention import Prefill, Step
 from worker.kernels.sdpa import SdpaAttention
 from worker.loading.locate import open_checkpoint

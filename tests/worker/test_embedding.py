@@ -13,8 +13,9 @@ from tiny_checkpoints import build, write_tiny
 
 from proto.messages import Delta, Embed, Embedded
 from proto.worker_settings import Launch, WorkerSettings
+from worker.build import build_engine
 from worker.embedding.embedder import Embedder
-from worker.engine import Engine, build_engine
+from worker.engine import Engine
 from worker.faults import LoadFault
 from worker.loading.locate import open_checkpoint
 from worker.loading.pooling import Pooling

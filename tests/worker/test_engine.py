@@ -11,7 +11,8 @@ from tiny_checkpoints import write_tiny
 
 from proto.chat import AnswerFormat, Call
 from proto.worker_settings import Launch, WorkerSettings
-from worker.engine import Engine, build_engine
+from worker.build import build_engine
+from worker.engine import Engine
 from worker.faults import StartFault
 from worker.grammar.forms import form_of
 from worker.grammar.matcher import Matcher

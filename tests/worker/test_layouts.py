@@ -20,7 +20,8 @@ from tiny_checkpoints import (
 )
 
 from proto.worker_settings import Launch, WeightLayout, WorkerSettings
-from worker.engine import Engine, build_engine
+from worker.build import build_engine
+from worker.engine import Engine
 from worker.faults import StartFault
 from worker.kernels.packed import (
     FEW_ROWS,

@@ -23,14 +23,23 @@ from drafters import (
 )
 from scripted import COMPILER, END
 from tiny_checkpoints import write_tiny
+from tiny_drafter import write_drafter
 
 from proto.chat import AnswerFormat, Call
-from proto.worker_settings import Launch, WorkerSettings
+from proto.worker_settings import (
+    BlockSettings,
+    DraftSettings,
+    Launch,
+    LookupSettings,
+    WorkerSettings,
+)
+from worker.build import build_engine
 from worker.draft.base import Drafter
 from worker.draft.form import FormDrafter
 from worker.draft.lookup import CopyRates, LookupDrafter
 from worker.draft.suffix_store import SuffixStores
-from worker.engine import Engine, Speculation, build_engine
+from worker.engine import Engine, Speculation
+from worker.faults import LoadFault
 from worker.grammar.forms import form_of
 from worker.grammar.matcher import Matcher
 from worker.kernels.attention import Prefill
@@ -43,7 +52,7 @@ from worker.sampling.params import Sampling
 from worker.settings import Machine
 from worker.speculation.cut import Bounds
 from worker.speculation.drafting import Drafting
-from worker.speculation.prices import Prices
+from worker.speculation.prices import UNMEASURED, Prices
 from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import walk
 from worker.state.slot import Slot
@@ -537,7 +546,11 @@ class Shelves:
 def test_what_was_written_is_kept_for_its_salt_alone(engine: Engine, are_prompts_kept: bool):
     shelves = Shelves()
     engine._speculation = Speculation(
-        ALL_FREE, Bounds(64), lambda: (), cast("SuffixStores", shelves), are_prompts_kept
+        ALL_FREE,
+        Bounds(64),
+        lambda: (),
+        stores=cast("SuffixStores", shelves),
+        are_prompts_kept=are_prompts_kept,
     )
     for salt, is_side in (("mine", False), (None, False), ("mine", True)):
         slot = engine.open(PROMPT, _chooser("greedy"), salt=salt, is_side=is_side)
@@ -546,3 +559,63 @@ def test_what_was_written_is_kept_for_its_salt_alone(engine: Engine, are_prompts
         written = slot.ctx if are_prompts_kept else slot.ctx[len(PROMPT) :]
         engine.close(slot)
     assert shelves.added == [("mine", written)]
+
+
+# The block drafter, as the settings name it.
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3_5"])
+def drafted_engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Engine:
+    path = tmp_path_factory.mktemp(request.param)
+    write_tiny(request.param, path)
+    write_drafter(path / "drafter")
+    lookup = LookupSettings(enabled=False)
+    draft = DraftSettings(lookup, BlockSettings(str(path / "drafter")))
+    return _engine(path, draft=draft)
+
+
+@pytest.mark.parametrize("way", ["greedy", "seeded, penalties", "seeded, grammar"])
+def test_x2_a_block_drafter_changes_no_token(drafted_engine: Engine, way: str):
+    drafted_engine.use_prices(ALL_FREE)
+    slot = _open(drafted_engine, way)
+    written = [read(drafted_engine, slot)]
+    made = rounds(drafted_engine, slot, LENGTH - 1)
+    written += [token for done, _ in made for token in done.tokens]
+    drafted_engine.close(slot)
+    drafted_engine.use_prices(UNMEASURED)
+    assert _write(drafted_engine, way) == written
+    assert {done.kind for done, _ in made} == {"block", "plain"}
+    # Of a random drafter's guesses a grammar leaves hardly any.
+    assert (max(len(done.tree) for done, _ in made) == 64) == ("grammar" not in way)
+    assert made[-1][0].kind == "plain"  # a block must end within the context
+
+
+def test_a_slot_with_a_block_drafter_is_thawed_to_the_same_guesses(drafted_engine: Engine):
+    drafted_engine.use_prices(ALL_FREE)
+    slot = _open(drafted_engine, "greedy")
+    read(drafted_engine, slot)
+    write_on(drafted_engine, slot, 20)
+    frozen = slot.freeze()
+    first = [done.tree for done, _ in rounds(drafted_engine, slot, 20)]
+    slot.thaw(frozen)
+    assert slot.freeze() == frozen
+    assert [done.tree.tokens for done, _ in rounds(drafted_engine, slot, 20)] == [
+        tree.tokens for tree in first
+    ]
+    drafted_engine.close(slot)
+
+
+def test_what_a_block_drafter_holds_counts_in_what_slots_may_take(drafted_engine: Engine):
+    plain = drafted_engine._model.cache_bytes(512 + 64)
+    held = 2 * 2 * 2 * 24 * 4 * (512 + 64)  # layers, keys and values, heads, size, bytes
+    assert drafted_engine.kv_bytes_free == plain + held
+
+
+def test_a_drafter_of_another_model_is_refused_at_start(tmp_path: Path):
+    write_tiny("llama", tmp_path)
+    write_drafter(tmp_path / "drafter", num_target_layers=7)
+    draft = DraftSettings(block=BlockSettings(str(tmp_path / "drafter")))
+    with pytest.raises(LoadFault, match="7"):
+        _engine(tmp_path, draft=draft)

@@ -11,7 +11,8 @@ from scripted import Clock
 from tiny_checkpoints import write_tiny
 
 from proto.worker_settings import Launch, SpeculationSettings, WorkerSettings
-from worker.engine import Engine, build_engine, settled
+from worker.build import build_engine, settled
+from worker.engine import Engine
 from worker.kernels.attention import Step, Tree
 from worker.loading.locate import open_checkpoint
 from worker.models.decoder import Decoder

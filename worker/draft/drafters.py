@@ -9,9 +9,16 @@ from worker.draft.lookup import CopyRates, LookupDrafter, Stores
 
 
 def drafters_of(
-    settings: WorkerSettings, most_rows: int, stores: Stores | None
+    settings: WorkerSettings,
+    *,
+    most_rows: int,
+    stores: Stores | None,
+    new_block: Callable[[], Drafter] | None,
 ) -> Callable[[], Sequence[Drafter]]:
-    """What makes the drafters of one slot, the cheapest first. They share what was learned."""
+    """What makes the drafters of one slot, the cheapest first. They share what was learned.
+
+    `new_block`: makes a block drafter, where there is one.
+    """
     rates, lookup = CopyRates(), settings.draft.lookup
 
     def new() -> Sequence[Drafter]:
@@ -28,6 +35,8 @@ def drafters_of(
                     stores=stores,
                 )
             )
+        if new_block is not None:
+            drafters.append(new_block())
         return drafters
 
     return new
