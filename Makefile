@@ -15,7 +15,7 @@ FUZZ ?=
 SOAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateway test-llamacpp bench-gateway bench-engine gpu-check fuzz soak first-use lint format lock
+.PHONY: help run test test-gateway test-long test-llamacpp bench-gateway bench-engine gpu-check fuzz soak first-use lint format lock
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,10 @@ test: ## all tests of the gate
 test-gateway: ## the same tests in an environment without torch (the worker's are skipped)
 	@scripts/setup $(GATEWAY_VENV) test
 	$(GATEWAY_VENV)/bin/pytest $(PYTEST)
+
+test-long: ## the worker's tests over more: every drafter over 500 tokens
+	@scripts/setup $(VENV) test-worker
+	@OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/pytest -q -m long tests/worker
 
 test-llamacpp: ## against llama.cpp's server and its logits (llama-cpp-python, built from source in an environment of its own)
 	@scripts/setup $(VENV) test-worker

@@ -21,11 +21,12 @@ from drafters import (
     random_trees,
     staircase,
 )
-from scripted import COMPILER, END
+from scripted import COMPILER, END, TOKENIZER, Bench, submit
 from tiny_checkpoints import write_tiny
 from tiny_drafter import write_drafter
 
 from proto.chat import AnswerFormat, Call
+from proto.messages import Delta
 from proto.worker_settings import (
     BlockSettings,
     DraftSettings,
@@ -58,7 +59,7 @@ from worker.speculation.walk import walk
 from worker.state.slot import Slot
 
 PROMPT = tuple(range(40, 49))
-LENGTH = 500
+SHORT, LENGTH = 120, 500
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
 SEEDED = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.0, seed=11)
 PENALIZED = replace(
@@ -80,13 +81,15 @@ GUESSES = {
     "random trees": random_trees,
 }
 TOLERANCE = 1e-5
+BYTES = TOKENIZER.token_bytes
+MASKED = tuple(token for token in range(512) if token >= len(BYTES) or BYTES[token] is None)
 
 
 def _engine(path: Path, **changes: object) -> Engine:
     settings = replace(WorkerSettings(model=str(path), weights="fp32", threads=1), **changes)
     machine = Machine("cpu", threads=1, chunk=64, lanes=1, slots=1)
     launch = Launch(settings, "tiny", str(path), "ipc:///x", "/x")
-    return build_engine(launch, machine, open_checkpoint(path), masked_ids=(511,), end_ids=(2,))
+    return build_engine(launch, machine, open_checkpoint(path), masked_ids=MASKED, end_ids=(2,))
 
 
 @pytest.fixture(scope="module")
@@ -164,11 +167,14 @@ def _lookup() -> LookupDrafter:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("guesses", [*GUESSES, "lookup"])
-def test_x2_x3_every_drafter_writes_the_plain_text(engine: Engine, way: str, guesses: str):
-    plain = _plain(engine, way)
+@pytest.mark.parametrize("length", [SHORT, pytest.param(LENGTH, marks=pytest.mark.long)])
+def test_x2_x3_every_drafter_writes_the_plain_text(
+    engine: Engine, way: str, guesses: str, length: int
+):
+    plain = _plain(engine, way)[:length]
     text = [*PROMPT, *plain]
     _speculate(engine, [_lookup() if guesses == "lookup" else Guessing(GUESSES[guesses](text))])
-    assert _write(engine, way) == plain
+    assert _write(engine, way, length) == plain
     assert len(set(plain)) > 2
 
 
@@ -577,19 +583,21 @@ def drafted_engine(
 
 
 @pytest.mark.parametrize("way", ["greedy", "seeded, penalties", "seeded, grammar"])
-def test_x2_a_block_drafter_changes_no_token(drafted_engine: Engine, way: str):
+@pytest.mark.parametrize("length", [SHORT, pytest.param(LENGTH, marks=pytest.mark.long)])
+def test_x2_a_block_drafter_changes_no_token(drafted_engine: Engine, way: str, length: int):
     drafted_engine.use_prices(ALL_FREE)
     slot = _open(drafted_engine, way)
     written = [read(drafted_engine, slot)]
-    made = rounds(drafted_engine, slot, LENGTH - 1)
+    made = rounds(drafted_engine, slot, length - 1)
     written += [token for done, _ in made for token in done.tokens]
     drafted_engine.close(slot)
     drafted_engine.use_prices(UNMEASURED)
-    assert _write(drafted_engine, way) == written
-    assert {done.kind for done, _ in made} == {"block", "plain"}
+    assert _write(drafted_engine, way, length) == written
+    assert "block" in {done.kind for done, _ in made}
     # Of a random drafter's guesses a grammar leaves hardly any.
     assert (max(len(done.tree) for done, _ in made) == 64) == ("grammar" not in way)
-    assert made[-1][0].kind == "plain"  # a block must end within the context
+    if length == LENGTH:  # where the context ends, no block fits
+        assert made[-1][0].kind == "plain"
 
 
 def test_a_slot_with_a_block_drafter_is_thawed_to_the_same_guesses(drafted_engine: Engine):
@@ -619,3 +627,44 @@ def test_a_drafter_of_another_model_is_refused_at_start(tmp_path: Path):
     draft = DraftSettings(block=BlockSettings(str(tmp_path / "drafter")))
     with pytest.raises(LoadFault, match="7"):
         _engine(tmp_path, draft=draft)
+
+
+# The whole way of a run.
+
+
+def _answer(engine: Engine, drafters: Sequence[Drafter], **params: object) -> tuple[object, ...]:
+    """What a client hears of a run: text, ids, how it ended, its usage."""
+    _speculate(engine, drafters)
+    bench = Bench(engine=engine, max_len=512)
+    bench.hello()
+    wanted = {"max_tokens": 400, "logit_bias": {str(END): -100.0}, **params}
+    bench.say(submit(prompt=QUESTION, params=wanted, credit=10_000))
+    done = bench.turn_until_done("r1", limit=2000)
+    deltas = bench.messages(Delta)
+    assert bench.numbers("r1") == list(range(1, done.last_token + 1))
+    ids = [token for delta in deltas for token in delta.ids]
+    return bench.text("r1"), ids, done.finish, done.detail, done.usage
+
+
+QUESTION = "hello"
+RUNS: dict[str, dict[str, object]] = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"temperature": 1.0},
+    "penalties": {"temperature": 1.0, "frequency_penalty": 0.3, "repetition_penalty": 1.1},
+}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_with_stop_strings_ends_at_the_same_token_whatever_is_guessed(
+    engine: Engine, run: str
+):
+    text, ids, finish, detail, _ = plain = _answer(engine, (), **RUNS[run])
+    assert (finish, detail) == ("length", "max_tokens")
+    whole = [*TOKENIZER.encode(QUESTION), *ids]
+    drafters = [_lookup(), Guessing(random_trees(whole))]
+    assert _answer(engine, drafters, **RUNS[run]) == plain
+    for first in (20, 90, 200):
+        stops = ("never", str(text)[first : first + 5])
+        stopped = _answer(engine, (), stop=stops, **RUNS[run])
+        assert stopped[2:4] == ("stop", "stop_string")
+        assert _answer(engine, drafters, stop=stops, **RUNS[run]) == stopped

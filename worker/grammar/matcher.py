@@ -52,11 +52,13 @@ class Matcher:
 
     def valid_count(self, tokens: Sequence[int]) -> int:
         """How many of the tokens, from the first on, could be consumed. Consumes none."""
-        return int(self._matcher.validate_tokens(list(tokens)))
+        # On a copy, which costs next to nothing: a guess may run into the library's limits where
+        # what is written never does, and a matcher that has failed once has failed for good.
+        return int(self._matcher.deep_copy().validate_tokens(list(tokens)))
 
     def forced(self) -> list[int]:
         """Tokens that spell what must come next whatever is chosen. Consumes none."""
-        return list(self._matcher.compute_ff_tokens())
+        return list(self._matcher.deep_copy().compute_ff_tokens())
 
     def consume(self, token: int) -> None:
         """Goes on by a token that was allowed. Raises: GrammarFault."""
