@@ -219,14 +219,16 @@ class Engine:
         hidden, taps = self._verify(slot, tree)
         logits = self._logits(hidden)
         verify_ms = watch.lap_ms()
-        path, tokens = walk(tree, lambda node: self._choose_row(slot, logits[node]), take)
+        path, made = walk(tree, lambda node: self._choose_row(slot, logits[node]), take)
+        tokens = tuple(chosen.token for chosen in made)
         walk_ms = watch.lap_ms()
         self._commit(slot, tree, path, tokens)
         slot.drafting.learn(drafts, tokens)
         slot.drafting.sync(slot.ctx, None if taps is None else taps[list(path)])
         price_ms = prices.plain if best is None else best.price_ms
+        near_ties = sum(chosen.is_near_tie for chosen in made)
         times = draft_ms, verify_ms, walk_ms, watch.lap_ms(), price_ms
-        return Round(tree, path, tokens, *times)
+        return Round(tree, path, tokens, *times, near_ties)
 
     def inject(self, slot: Slot, ids: Sequence[int]) -> None:
         """Puts tokens behind the root that nobody chose; the last of them is the new root."""

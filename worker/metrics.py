@@ -68,6 +68,7 @@ class Metrics:
                 name = str(one.name).lower()
                 self._count("draft_tokens_total", 1, source=name)
                 self._count("draft_accepted_total", int(node in made.path), source=name)
+        self._count("near_tie_rows_total", made.near_ties)
         measured = {
             "round_ms": seconds * 1000,
             "draft_ms": made.draft_ms,

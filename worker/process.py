@@ -41,6 +41,7 @@ from worker.prepare import Preparer
 from worker.price_file import Fingerprint, PriceFile
 from worker.pricing import Pricing
 from worker.run import RunLimits
+from worker.sampling.sampler import NEAR_TIE_ULPS
 from worker.settings import Machine, bounds_of, cpu_name, free_memory_bytes, machine_of
 from worker.side import SideLane
 from worker.speculation.calibration import scope_of
@@ -60,7 +61,6 @@ THREAD_DIED = "thread.died"
 START_FAILED_STATUS = 2
 SUFFIXES_FOLDER = "suffixes"  # below the state folder
 KV_BLOCK_TOKENS = 64  # of the prefix hashes that routers compare
-NEAR_TIE_ULPS = 2
 CALIBRATION_CPU_S, CALIBRATION_CUDA_S = 20.0, 60.0  # at most, before the worker serves
 SAMPLES_CPU, SAMPLES_CUDA = 5, 20  # of each price
 

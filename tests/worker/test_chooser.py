@@ -95,6 +95,15 @@ def test_logprobs_are_those_of_the_plain_logits():
     assert (alone.top, alone.logprob) == ((), pytest.approx(3.0 - total))
 
 
+def test_a_near_tie_is_told_of_greedy_choices_after_all_that_changes_them():
+    close, apart = [1.0, 20.0, 19.8], [1.0, 20.0, 19.0]
+    for more in ({}, {"top_logprobs": 1}):
+        assert _choose(Chooser(_sampling(**more), ()), close).is_near_tie
+        assert not _choose(Chooser(_sampling(**more), ()), apart).is_near_tie
+    assert not _choose(Chooser(_sampling(temperature=1.0), ()), close).is_near_tie
+    assert _choose(Chooser(_sampling(logit_bias={2: 0.9}), ()), apart).is_near_tie
+
+
 def test_a_grammar_allows_only_what_continues_it_and_the_end_where_it_may_end():
     chooser = Chooser(_sampling(), (), matcher=_matcher(AnswerFormat("choice", ["ab", "abc"])))
     row = np.zeros(512, np.float32)

@@ -475,9 +475,11 @@ def test_b47_a_round_without_a_proposal_counts_as_plain(engine: Engine):
     _speculate(engine, drafters)
     slot = _open(engine, "greedy")
     read(engine, slot)
-    for done, _ in rounds(engine, slot, 41):
+    near_ties = 0
+    for done, some in rounds(engine, slot, 41):
         record.saw_round(done)
         metrics.saw_round(done, 0.001)
+        near_ties += sum(chosen.is_near_tie for chosen in some)
     engine.close(slot)
     said = record.speculation()
     assert said.plain and said.rounds > said.plain
@@ -489,6 +491,7 @@ def test_b47_a_round_without_a_proposal_counts_as_plain(engine: Engine):
     assert counted["tandem_worker_rounds_total", "block", "chain"] == said.rounds - said.plain
     assert counted["tandem_worker_draft_tokens_total", "block"] == said.draft_tokens
     assert counted["tandem_worker_draft_accepted_total", "block"] == said.draft_accepted
+    assert counted["tandem_worker_near_tie_rows_total",] == near_ties > 0
 
 
 # Sampling.
@@ -509,7 +512,8 @@ def test_x7_what_a_sampled_walk_writes_is_drawn_as_the_target_says():
         def choose(node: int, tree: DraftTree = tree, chooser: Chooser = chooser) -> Chosen:
             return chooser.choose(table[tree.tokens[node]].copy(), nothing)
 
-        _, tokens = walk(tree, choose, lambda _: True)
+        _, made = walk(tree, choose, lambda _: True)
+        tokens = tuple(chosen.token for chosen in made)
         if len(tokens) == 1:
             tokens = (*tokens, chooser.choose(table[tokens[0]].copy(), nothing).token)
         first[tokens[0]] += 1

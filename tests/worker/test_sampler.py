@@ -12,7 +12,7 @@ from proto.faults import Refusal
 from worker.models.config import SamplingDefaults
 from worker.sampling.chooser import Chooser
 from worker.sampling.params import Sampling, resolve
-from worker.sampling.sampler import draw, gumbel_noise, kept
+from worker.sampling.sampler import draw, gumbel_noise, is_near_tie, kept
 
 WORD = (1 << 64) - 1
 GOLDEN_NOISE = [2.7120814039126344, 0.18778751339885488, 0.5450603574261688]
@@ -223,3 +223,14 @@ def test_logits_that_are_no_numbers_are_a_fault_not_a_token(temperature: float, 
     sampling = Sampling(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0, seed=1)
     with pytest.raises(FloatingPointError):
         draw(logits, sampling, 1)
+
+
+@pytest.mark.parametrize(
+    ("best", "gap", "expected"),
+    [(20.0, 0.25, True), (20.0, 0.26, False), (-3.0, 0.03, True), (-3.0, 0.032, False),
+     (16.0, 0.25, True), (15.9, 0.25, False), (1.0, 0.0, True)],
+)  # fmt: skip
+def test_two_tokens_within_two_steps_of_bf16_are_a_near_tie(best, gap, expected):
+    logits = np.array([best - 9.0, best, best - gap, best - 5.0], np.float32)
+    assert is_near_tie(logits, 1) is expected
+    assert not is_near_tie(logits[[0, 1, 3]], 1)

@@ -418,9 +418,9 @@ def _walk(tree: DraftTree, text: Sequence[int], most: int = 99) -> tuple[tuple[i
     def choose(node: int) -> Chosen:
         return Chosen(text[tree.depths()[node]])
 
-    found = walk(tree, choose, take)
-    assert found[1] == tuple(taken)
-    return found
+    path, made = walk(tree, choose, take)
+    assert [chosen.token for chosen in made] == taken
+    return path, tuple(taken)
 
 
 @given(trees(), st.lists(st.integers(0, 5), min_size=20, max_size=20), st.integers(1, 9))

@@ -5,7 +5,7 @@ that is taken up again elsewhere goes on with the same tokens.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from worker.grammar.matcher import Matcher
 from worker.sampling.params import Sampling
 from worker.sampling.penalties import TokenCounts
-from worker.sampling.sampler import draw
+from worker.sampling.sampler import draw, is_near_tie
 
 Logits = NDArray[np.float32]
 
@@ -22,12 +22,14 @@ Logits = NDArray[np.float32]
 class Chosen:
     """A chosen token. `logprob` and `top` (id, log-probability; likeliest first) where asked for.
 
-    They are of the plain logits, before bias, penalties, grammar and temperature.
+    They are of the plain logits, before bias, penalties, grammar and temperature. `is_near_tie`:
+    of a greedy choice, whether another token was as good but for rounding.
     """
 
     token: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    is_near_tie: bool = False
 
 
 class Chooser:
@@ -73,11 +75,13 @@ class Chooser:
             if self._choices is not None and self.margin is None:
                 self.margin = self._choices.margin(logits)
         token = draw(logits, sampling, self.number)
+        was_close = sampling.temperature == 0.0 and is_near_tie(logits, token)
         self.number += 1
         self._counts.add(token)
         if self.matcher is not None and not self.is_free:
             self.matcher.consume(token)
-        return Chosen(token) if plain is None else _with_logprobs(token, plain, sampling)
+        chosen = Chosen(token) if plain is None else _with_logprobs(token, plain, sampling)
+        return replace(chosen, is_near_tie=True) if was_close else chosen
 
     def skip(self, count: int) -> None:
         """Passes by the numbers of tokens that were put in, not chosen."""

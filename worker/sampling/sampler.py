@@ -16,6 +16,7 @@ Ids = NDArray[np.int64]
 
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
+NEAR_TIE_ULPS = 2  # steps of bf16 within which two logits count as equal
 # By how many powers of e ids are less likely than the best: mostly a few hundred are within the
 # first of these, and settle the draw.
 REACHES = (6.0, 16.0, np.inf)
@@ -35,6 +36,14 @@ def draw(logits: NDArray[np.float32], sampling: Sampling, number: int) -> int:
         return _drawn_of_all(logits, best, sampling, number)
     ids, scores = kept(logits, best, sampling)
     return int(ids[(scores + gumbel_noise(sampling, number, ids)).argmax()])
+
+
+def is_near_tie(logits: NDArray[np.float32], best: int) -> bool:
+    """Whether another id is as good as the best to within what rounding to bf16 may do, so that
+    rows computed together may choose otherwise than rows computed alone."""
+    top = float(logits[best])
+    step = math.ldexp(1.0, math.frexp(top)[1] - 8)  # of bf16, which has 8 bits
+    return int((logits >= top - NEAR_TIE_ULPS * step).sum()) > 1
 
 
 def kept(logits: NDArray[np.float32], best: int, sampling: Sampling) -> tuple[Ids, Floats]:

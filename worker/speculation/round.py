@@ -11,7 +11,8 @@ MS = 1000.0
 @dataclass(frozen=True, slots=True)
 class Round:
     """`tree`: what was verified; of the root alone in a plain step. `path`: the nodes of it that
-    the target agreed with, root first. `tokens`: what it chose behind each of them.
+    the target agreed with, root first. `tokens`: what it chose behind each of them; `near_ties`:
+    how many of them, in greedy text, another token was as good as but for rounding.
 
     Times in milliseconds; `price_ms`: what verify and commit were expected to take.
     """
@@ -24,6 +25,7 @@ class Round:
     walk_ms: float
     commit_ms: float
     price_ms: float
+    near_ties: int = 0
 
     @property
     def accepted(self) -> int:
