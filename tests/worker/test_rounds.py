@@ -385,6 +385,20 @@ def test_b1_b2_a_drafter_hears_of_every_committed_token_and_of_no_other(engine: 
     engine.close(slot)
 
 
+def test_drafters_hear_of_the_first_token_before_the_first_round(engine: Engine):
+    drafter = Guessing(lambda ctx, room: None)
+    _speculate(engine, [drafter])
+    reader = _open(engine, "greedy")
+    read(engine, reader)
+    assert drafter.synced == reader.ctx
+    shared = engine.share(reader)
+    engine.close(reader)
+    taker = _open(engine, "greedy")
+    engine.take_shared(taker, shared)
+    assert drafter.synced == taker.ctx == [*PROMPT, taker.ctx[-1]]
+    engine.close(taker)
+
+
 def test_a_thawed_slot_tells_its_drafters_what_it_holds_now(engine: Engine):
     drafter = Guessing(lambda ctx, room: None)
     _speculate(engine, [drafter])
