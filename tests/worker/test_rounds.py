@@ -343,6 +343,10 @@ def test_what_a_form_leaves_no_choice_about_is_written_in_one_round(engine: Engi
     plain, drafted = written(()), written([FormDrafter()])
     assert drafted[0] == plain[0]
     assert drafted[1] < plain[1] / 1.5
+    whole = Chooser(SEEDED, PROMPT, matcher=COMPILER.compile(form))
+    for room in (1, 4):
+        tree = FormDrafter().propose(PROMPT, room, whole)
+        assert tree is not None and tree.drafted == room
     assert FormDrafter().propose(PROMPT, 9, Chooser(SEEDED, PROMPT)) is None
     reasoning = Chooser(SEEDED, PROMPT, matcher=COMPILER.compile(form), is_free=True)
     assert FormDrafter().propose(PROMPT, 9, reasoning) is None

@@ -20,7 +20,7 @@ from worker.speculation.cut import Bounds, Cut, best_part, cut
 from worker.speculation.drafting import Draft, Drafting, possible
 from worker.speculation.merge import merge
 from worker.speculation.odds import Odds, matched
-from worker.speculation.prices import CONTEXTS, Prices, RoundPrices
+from worker.speculation.prices import CONTEXTS, UNMEASURED, Prices, RoundPrices
 from worker.speculation.round import Round
 from worker.speculation.tree import DraftTree, Source, only_root, ordered
 from worker.speculation.walk import walk
@@ -371,11 +371,14 @@ def test_where_there_is_no_room_nobody_is_asked():
 
 
 def test_what_is_learned_of_one_request_is_forgotten_in_the_next():
-    drafting = _drafting(Guessing(lambda ctx, room: line([ctx[-1], 5])))
+    lookup = Guessing(lambda ctx, room: line([ctx[-1], 5]))
+    lookup.source = Source.LOOKUP
+    drafting = _drafting(lookup, Guessing(lambda ctx, room: line([ctx[-1], 7])))
     drafts = _propose(drafting)
     for _ in range(9):
         drafting.learn(drafts, [7])
-    assert drafting.candidates(drafts)[0].scores[1] < 0.5
+    copied, guessed, _ = drafting.candidates(drafts)
+    assert copied.scores[1] < 0.5 < 0.9 < guessed.scores[1]
     drafting.start(None)
     assert drafting.candidates(drafts)[0].scores[1] == 0.9
 
@@ -425,6 +428,16 @@ def test_a_drafter_that_was_not_worth_its_time_is_asked_in_the_next_request():
     drafter.round = 50
     _propose(drafting)
     assert 50 in drafter.asked
+
+
+def test_a_drafter_that_was_asked_before_prices_were_known_is_judged_by_them_afterwards():
+    drafter = Costly(3.0, 0.9)
+    drafting = _drafting(drafter, clock=lambda: drafter.now_s)
+    unknown = UNMEASURED.at(0, 64)
+    drafting.propose([3], 9, Chooser(GREEDY, ()), unknown, Bounds(64))
+    for drafter.round in range(300):
+        _propose(drafting)
+    assert set(range(200, 300)) <= set(drafter.asked)
 
 
 def test_x9_a_drafter_that_is_not_worth_its_time_costs_three_of_a_hundred_at_most():
@@ -494,6 +507,8 @@ def test_a_miss_is_a_node_with_children_none_of_which_was_right():
     assert not missed([2, 9, 9], most=1)
     assert Round(tree, (0,), (9,), 0, 0, 0, 0, 0).kind == "block"
     assert Round(only_root(1), (0,), (9,), 0, 0, 0, 0, 0).kind == "plain"
+    both = DraftTree((1, 2, 3), (-1, 0, 1), (1.0,) * 3, (Source(0), Source.LOOKUP, Source.BLOCK))
+    assert Round(both, (0,), (9,), 0, 0, 0, 0, 0).kind == "merged"
 
 
 def test_free_rows_are_free():
