@@ -188,10 +188,12 @@ class Engine:
         start, length = slot.kv_len, len(slot.ctx)
         hidden, taps = self._forward(slot, slot.ctx[start:end], Prefill(start, end - start))
         slot.commit_forward(end - start)
+        chosen = None
         if end == length:
             slot.prompt_row = hidden[-1:].clone()
+            chosen = self._choose(slot, hidden)
         slot.drafting.sync(slot.ctx, taps)
-        return self._choose(slot, hidden) if end == length else None
+        return chosen
 
     def share(self, slot: Slot) -> SharedPrompt:
         """What others need to start behind the same prompt; right after its first token."""
@@ -202,8 +204,9 @@ class Engine:
         """Starts behind a prompt that another slot has read: chooses the first token."""
         slot.cache.thaw(shared.tensors)
         slot.commit_forward(len(slot.ctx))
+        chosen = self._choose(slot, shared.row)
         slot.drafting.thaw(slot.ctx, shared.drafts)
-        return self._choose(slot, shared.row)
+        return chosen
 
     def round(self, slot: Slot, room: int, take: Take) -> Round:
         """Draft, merge, cut, verify, walk, commit: at least one token and at most `room`.

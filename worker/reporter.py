@@ -69,7 +69,12 @@ class Reporter:
         self._send(Drain(int(drain_s * 1000)))
 
     def done(self, run: Run, ending: Ending) -> None:
-        """The end of a run that was taken."""
+        """The end of a run that was taken.
+
+        Where a round failed on its way, the tokens before that have their numbers: they go out.
+        """
+        if run.has_unsent:
+            self.delta(run.release())
         self.closed(
             run.record, run.number - 1, ending, closed_by=run.thinking_closed_by, margin=run.margin
         )

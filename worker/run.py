@@ -153,6 +153,11 @@ class Run:
         is_held_up = self.hidden_due or self._end_of_form or self.number > self.allowed
         return self.ending is None and not is_held_up
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether tokens were taken that did not go out yet."""
+        return bool(self._unsent)
+
     def release(self) -> Delta:
         """What goes out with the tokens that were taken since the last time."""
         tokens, self._unsent = self._unsent, []

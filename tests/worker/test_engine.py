@@ -273,7 +273,9 @@ def test_a_thawed_slot_goes_on_with_the_same_logits_to_the_bit(any_folder: Path)
     assert len(first[0].top) == 511
 
 
-@pytest.mark.parametrize("change", ["ctx", "kv_len", "keys", "recurrent", "conv", "chooser"])
+@pytest.mark.parametrize(
+    "change", ["ctx", "prompt", "kv_len", "salt", "keys", "recurrent", "conv", "chooser"]
+)
 @torch.inference_mode()
 def test_frozen_slots_differ_in_every_part(change: str, tmp_path: Path):
     write_tiny("qwen3_5", tmp_path)
@@ -284,8 +286,12 @@ def test_frozen_slots_differ_in_every_part(change: str, tmp_path: Path):
     match change:
         case "ctx":
             slot.ctx[3] += 1
+        case "prompt":
+            slot.prompt_length -= 1
         case "kv_len":
             slot.kv_len -= 1
+        case "salt":
+            slot.salt = "yours"
         case "keys":
             slot.cache.kv.read(0, 8)[0][0, 2, 0] += 1e-3
         case "recurrent":

@@ -1,5 +1,6 @@
 """Guesses that are copied: where to copy from, how far, and how often that came true."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -52,6 +53,12 @@ def test_places_are_those_of_a_search_through_all_ids(
     _checked(index, [*kept, *others])
 
 
+def test_in_a_text_of_one_token_the_newest_places_are_looked_at():
+    index = Ngrams()
+    index.extend([7] * 60)
+    _checked(index, [7] * 60)
+
+
 class Shelf:
     """A store with one text, which it finds whenever it is asked."""
 
@@ -64,6 +71,7 @@ class Shelf:
         return self.same, list(self.lines)
 
     def of(self, salt: str) -> "Shelf | None":
+        assert salt is not None
         return self if salt == "mine" else None
 
 
@@ -92,6 +100,10 @@ def test_what_followed_the_same_ids_is_guessed_and_no_deeper_than_there_is_room(
     assert _lines(_guess(_drafter(), text, room=2)) == {(4, 5)}
     assert _guess(_drafter(), [1, 2, 3, 4, 2, 3]) is None
     assert _guess(_drafter(least_match=4), text) is None
+    tree = _guess(_drafter(), text)
+    assert tree is not None
+    rates = [0.55, 0.62, 0.70, 0.75, 0.80, 0.88, 0.88]  # the match grows as it is copied
+    assert tree.scores == pytest.approx([math.prod(rates[:depth]) for depth in range(8)])
 
 
 def test_the_longest_match_wins_and_equals_share():
@@ -100,7 +112,7 @@ def test_the_longest_match_wins_and_equals_share():
     assert three is not None
     firsts = {three.tokens[node]: three.scores[node] for node in three.children(0)}
     assert firsts.keys() == {40, 50}
-    assert firsts[50] == pytest.approx(2 * firsts[40])
+    assert firsts == {40: pytest.approx(0.55 / 3), 50: pytest.approx(0.55 * 2 / 3)}
     four = _guess(_drafter(), [*text[:-4], 7, 1, 2, 3])
     assert four is not None and [four.tokens[node] for node in four.children(0)] == [40]
 
@@ -159,6 +171,10 @@ def test_a_rate_starts_as_given_and_moves_with_what_is_seen():
     for _ in range(2_500):
         rates.saw("local", 9, was_followed=False)
     assert rates.rate("local", 8) < 0.6  # old counts weigh less and less
+    for was_followed in (False, True):
+        for _ in range(10_000):
+            rates.saw("local", 9, was_followed=was_followed)
+    assert rates.rate("local", 8) > 0.9
 
 
 def _seen(text: list[int], then: list[int]) -> CopyRates:
@@ -180,9 +196,24 @@ def test_a_guess_is_compared_with_what_was_written_then():
         return "".join("+" if now > was else "-" if now < was else "." for was, now in found)
 
     assert moves([4, 5, 9]) == "++-..."
-    assert moves([9]) == "-....."
+    assert moves([9]) == moves([9, 4]) == "-....."
     assert moves([4, 5]) == "++...."  # what was not written yet is no miss
     assert moves([4, 5, 6, 7, 1, 2, 3, 99]) == "++++++"  # nor is the end of the guess
+
+
+def test_a_guess_is_compared_once_and_with_its_own_sequence_only():
+    text = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
+    rates = CopyRates()
+    drafter = _drafter(rates)
+    _guess(drafter, text)
+    drafter.sync([*text, 9], None)
+    once = rates.rate("local", 3)
+    drafter.sync([*text, 9, 9], None)
+    assert rates.rate("local", 3) == once < 0.55
+    _guess(drafter, [*text, 9, 9, 1, 2, 3])
+    drafter.start("mine")
+    drafter.sync([4], None)
+    assert rates.rate("local", 3) == once
 
 
 def test_a_guess_that_was_not_verified_is_learned_from_as_well():
@@ -207,8 +238,11 @@ def test_it_can_be_taken_back_and_set_to_other_ids():
     drafter.rewind(0)
     assert _guess(drafter, [1, 2, 3]) is None
     other = _drafter()
+    other.sync([1, 2, 3, 7, 7], None)
     other.thaw(text, drafter.freeze())
     assert _lines(_guess(other, text)) == before
+    other.start("mine")
+    assert _guess(other, [1, 2, 3]) is None
 
 
 def test_the_store_is_asked_and_wins_by_a_longer_match():
@@ -222,5 +256,21 @@ def test_the_store_is_asked_and_wins_by_a_longer_match():
     assert firsts[4] == pytest.approx(2 * firsts[50])
     assert _lines(_guess(_drafter(stores=none), text)) == {(4, 9, 1, 2, 3)}
     assert _lines(_guess(_drafter(stores=longer), [1, 2])) == {(50, 51)}
+    assert _lines(_guess(_drafter(stores=same), [1, 2])) == {(50, 51)}
     for salt in ("yours", None):
         assert _lines(_guess(_drafter(salt=salt, stores=longer), text)) == {(4, 9, 1, 2, 3)}
+
+
+def test_matches_of_one_class_share_wherever_they_are():
+    page = list(range(100, 112))
+    pooled = _guess(_drafter(stores=Shelf(9, [50])), [*page, 1, *page])
+    assert pooled is not None
+    assert {pooled.tokens[node] for node in pooled.children(0)} == {1, 50}
+
+
+@pytest.mark.parametrize("salt", ["yours", None])
+def test_b22_a_slot_that_served_another_before_reads_nothing_of_its_store(salt: str | None):
+    drafter = _drafter(stores=Shelf(9, [50, 51]))
+    assert _lines(_guess(drafter, [1, 2])) == {(50, 51)}
+    drafter.start(salt)
+    assert _guess(drafter, [1, 2]) is None

@@ -1,7 +1,7 @@
 """What waits, what runs out of time, what fails and what drains, with a scripted model."""
 
 import pytest
-from scripted import GATEWAY, Bench, ending_after, submit
+from scripted import GATEWAY, Bench, ScriptedEngine, ending_after, letters, submit
 from structlog.testing import capture_logs
 
 from proto.chat import Call
@@ -153,6 +153,17 @@ def test_a_fault_of_one_run_ends_that_run_only():
     bench.say(submit("good"))
     assert bench.turn_until_done("good").finish == "stop"
     assert bench.engine.free_slots == 2
+
+
+def test_a_fault_in_the_middle_of_a_round_keeps_what_was_written_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(ScriptedEngine, "guessed", 5)
+    bench = _bench(lambda prompt, number: letters(prompt, number) if number < 5 else 1 // 0)
+    bench.say(submit())
+    done = bench.turn_until_done("r1")
+    assert (done.finish, done.last_token, done.usage.completion_tokens) == ("error", 4, 4)
+    assert (bench.numbers("r1"), bench.text("r1")) == ([1, 2, 3, 4], "abcd")
 
 
 def test_a_broken_invariant_ends_the_worker():

@@ -89,7 +89,10 @@ def _engine(path: Path, **changes: object) -> Engine:
     settings = replace(WorkerSettings(model=str(path), weights="fp32", threads=1), **changes)
     machine = Machine("cpu", threads=1, chunk=64, lanes=1, slots=1)
     launch = Launch(settings, "tiny", str(path), "ipc:///x", "/x")
-    return build_engine(launch, machine, open_checkpoint(path), masked_ids=MASKED, end_ids=(2,))
+    return build_engine(
+        launch, machine, open_checkpoint(path), masked_ids=MASKED, end_ids=(2,),
+        clock=lambda: 0.0,  # whom a round asks shall not depend on how fast this machine is
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -340,6 +343,10 @@ def test_what_a_form_leaves_no_choice_about_is_written_in_one_round(engine: Engi
     plain, drafted = written(()), written([FormDrafter()])
     assert drafted[0] == plain[0]
     assert drafted[1] < plain[1] / 1.5
+    whole = Chooser(SEEDED, PROMPT, matcher=COMPILER.compile(form))
+    for room in (1, 4):
+        tree = FormDrafter().propose(PROMPT, room, whole)
+        assert tree is not None and tree.drafted == room
     assert FormDrafter().propose(PROMPT, 9, Chooser(SEEDED, PROMPT)) is None
     reasoning = Chooser(SEEDED, PROMPT, matcher=COMPILER.compile(form), is_free=True)
     assert FormDrafter().propose(PROMPT, 9, reasoning) is None
@@ -383,6 +390,20 @@ def test_b1_b2_a_drafter_hears_of_every_committed_token_and_of_no_other(engine: 
     assert heard.shape == (slot.kv_len, 2 * 64)
     assert (heard - _taps_of(engine, slot, layers)).abs().max() <= TOLERANCE
     engine.close(slot)
+
+
+def test_drafters_hear_of_the_first_token_before_the_first_round(engine: Engine):
+    drafter = Guessing(lambda ctx, room: None)
+    _speculate(engine, [drafter])
+    reader = _open(engine, "greedy")
+    read(engine, reader)
+    assert drafter.synced == reader.ctx
+    shared = engine.share(reader)
+    engine.close(reader)
+    taker = _open(engine, "greedy")
+    engine.take_shared(taker, shared)
+    assert drafter.synced == taker.ctx == [*PROMPT, taker.ctx[-1]]
+    engine.close(taker)
 
 
 def test_a_thawed_slot_tells_its_drafters_what_it_holds_now(engine: Engine):
@@ -552,6 +573,26 @@ class Shelves:
         self.added.append((self.salt, list(ids)))
 
 
+def test_a_thawed_slot_belongs_to_whom_it_was_frozen_for(engine: Engine):
+    shelves, drafter = Shelves(), Guessing(lambda ctx, room: None)
+    stores = cast("SuffixStores", shelves)
+    engine._speculation = Speculation(ALL_FREE, Bounds(64), lambda: (), stores=stores)
+    engine._free[0].drafting = Drafting([drafter], engine.facts.end_ids, lambda: 0.0)
+    slot = engine.open(PROMPT, _chooser("greedy"), salt="mine")
+    read(engine, slot)
+    frozen = slot.freeze()
+    engine.close(slot)
+    slot = engine.open((7,), _chooser("greedy"), salt="yours")
+    read(engine, slot)
+    assert slot.freeze() != frozen
+    slot.thaw(frozen)
+    assert slot.freeze() == frozen
+    assert (drafter.salt, drafter.synced) == ("mine", list(frozen.ctx))
+    write_on(engine, slot, 4)
+    engine.close(slot)
+    assert shelves.added[-1] == ("mine", slot.ctx[len(PROMPT) :])
+
+
 @pytest.mark.parametrize("are_prompts_kept", [False, True])
 def test_what_was_written_is_kept_for_its_salt_alone(engine: Engine, are_prompts_kept: bool):
     shelves = Shelves()
@@ -610,6 +651,7 @@ def test_a_slot_with_a_block_drafter_is_thawed_to_the_same_guesses(drafted_engin
     read(drafted_engine, slot)
     write_on(drafted_engine, slot, 20)
     frozen = slot.freeze()
+    slot.drafting._odds.clear()  # what a slot has learned of its drafters is not kept
     first = [done.tree for done, _ in rounds(drafted_engine, slot, 20)]
     slot.thaw(frozen)
     assert slot.freeze() == frozen

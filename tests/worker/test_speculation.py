@@ -20,7 +20,7 @@ from worker.speculation.cut import Bounds, Cut, best_part, cut
 from worker.speculation.drafting import Draft, Drafting, possible
 from worker.speculation.merge import merge
 from worker.speculation.odds import Odds, matched
-from worker.speculation.prices import CONTEXTS, Prices, RoundPrices
+from worker.speculation.prices import CONTEXTS, UNMEASURED, Prices, RoundPrices
 from worker.speculation.round import Round
 from worker.speculation.tree import DraftTree, Source, only_root, ordered
 from worker.speculation.walk import walk
@@ -53,8 +53,8 @@ def paths(tree: DraftTree) -> dict[tuple[int, ...], int]:
 # Trees.
 
 
-@given(trees())
-def test_a_tree_is_in_pre_order_and_falls_along_its_paths(tree: DraftTree):
+def check(tree: DraftTree) -> None:
+    """That a tree is one: in pre-order, its scores fall, siblings differ."""
     stack: list[int] = []
     for node, parent in enumerate(tree.parents):
         while stack and stack[-1] != parent:
@@ -63,7 +63,12 @@ def test_a_tree_is_in_pre_order_and_falls_along_its_paths(tree: DraftTree):
         stack.append(node)
         assert parent < node
         assert node == 0 or tree.scores[node] <= tree.scores[parent]
-    assert len(paths(tree)) == len(tree)  # siblings differ
+    assert len(paths(tree)) == len(tree)
+
+
+@given(trees())
+def test_a_tree_is_in_pre_order_and_falls_along_its_paths(tree: DraftTree):
+    check(tree)
 
 
 @given(trees(), st.data())
@@ -96,8 +101,10 @@ def test_a_tree_within_a_depth_has_the_nodes_that_are_no_deeper(tree: DraftTree,
 
 
 def test_siblings_stand_likeliest_first():
-    tree = ordered((5, 6, 7, 8), (-1, 0, 0, 0), (1.0, 0.1, 0.5, 0.3), (Source(0),) * 4)
+    guessed = (Source(0), Source.LOOKUP, Source.BLOCK, Source.FORM)
+    tree = ordered((5, 6, 7, 8), (-1, 0, 0, 0), (1.0, 0.1, 0.5, 0.3), guessed)
     assert tree.tokens == (5, 7, 8, 6)
+    assert tree.sources == (Source(0), Source.BLOCK, Source.FORM, Source.LOOKUP)
     assert [tree.is_chain, line([1, 2, 3]).is_chain, only_root(3).is_chain] == [False, True, True]
 
 
@@ -163,6 +170,7 @@ def test_x8_the_cut_is_the_best_of_all_parts(tree: DraftTree, prices: RoundPrice
     assert best is not None
     assert best.value == pytest.approx(_best_of_all(tree, prices, most))
     assert len(best.tree) <= most
+    check(best.tree)
     assert paths(best.tree).keys() <= paths(tree).keys()
     expected = sum(best.tree.scores)
     assert best.value == pytest.approx(expected / prices.verify_ms(len(best.tree), is_chain=False))
@@ -203,9 +211,16 @@ def test_only_the_row_counts_of_the_snap_or_the_whole_tree_are_verified():
 
 def test_a_tree_is_priced_as_a_tree_and_a_chain_as_a_chain():
     prices = RoundPrices(10.0, (10.0,) * 8, (100.0,) * 8)
-    fork = ordered((1, 2, 3), (-1, 0, 0), (1.0, 0.9, 0.8), (Source(0),) * 3)
+    fork = ordered((1, 2, 3, 4), (-1, 0, 0, 2), (1.0, 0.9, 0.8, 0.7), (Source(0),) * 4)
     best = best_part(fork, prices, Bounds(8))
     assert best is not None and best.tree.tokens == (1, 2)
+
+
+def test_of_several_guesses_the_one_with_the_most_tokens_a_millisecond_is_cut():
+    cheap, worthy = line([1, 2], score=0.9), line([1, 3, 4, 5], score=0.9)
+    for offered in ([cheap, worthy], [worthy, cheap]):
+        best = cut(offered, SLOPE, Bounds(64))
+        assert best is not None and best.tree.tokens == worthy.tokens
 
 
 @pytest.mark.parametrize("chance", [0.02, 0.1, 0.3, 0.6, 0.95])
@@ -261,6 +276,7 @@ def test_a_source_is_believed_by_what_came_true_of_its_scores():
     assert _after(Odds(), 1, guess, [2, 3, 4, 9]) == pytest.approx(1 + 0.15 * (3 / 0.875 - 1))
     assert _after(Odds(), 100, guess, [2, 3, 4, 9]) == 2.0
     assert _after(Odds(), 100, guess, [9, 9, 9, 9]) == 0.05
+    assert _after(Odds(), 100, line([1, 2, 3], score=0.5), [2, 9]) == pytest.approx(1 / 0.75)
     odds = Odds()
     _after(odds, 50, guess, [9])
     assert odds.factor(Source.LOOKUP) == 1.0
@@ -334,22 +350,35 @@ def test_guesses_of_several_drafters_are_offered_alone_and_together():
     lookup = Guessing(lambda ctx, room: line([ctx[-1], 5, 6]))
     lookup.source = Source.LOOKUP
     fork = ordered((3, 5, 9, 7), (-1, 0, 1, 0), (1.0, 0.6, 0.5, 0.4), (Source.BLOCK,) * 4)
-    drafting = _drafting(lookup, Guessing(lambda *_: None), Guessing(lambda *_: fork))
+    form = Guessing(lambda ctx, room: line([ctx[-1], 8]))
+    form.source = Source.FORM
+    drafting = _drafting(form, lookup, Guessing(lambda *_: None), Guessing(lambda *_: fork))
     drafts = _propose(drafting)
-    assert [draft.source for draft in drafts] == [Source.LOOKUP, Source.BLOCK]
+    assert [draft.source for draft in drafts] == [Source.FORM, Source.LOOKUP, Source.BLOCK]
     offered = [paths(tree).keys() for tree in drafting.candidates(drafts)]
-    copied, guessed = {(3,), (3, 5), (3, 5, 6)}, {(3,), (3, 5), (3, 5, 9), (3, 7)}
-    assert offered == [copied, guessed, guessed - {(3, 7)}, copied | guessed]
-    assert _propose(drafting, room=0) == ()
-    assert [draft.tree.tokens for draft in _propose(drafting, room=1)] == [(3, 5), (3, 5, 7)]
+    forced, copied, guessed = {(3,), (3, 8)}, {(3,), (3, 5), (3, 5, 6)}, paths(fork).keys()
+    whole = forced | copied | guessed
+    assert offered == [forced, copied, guessed, guessed - {(3, 7)}, whole]
+    tokens = [draft.tree.tokens for draft in _propose(drafting, room=1)]
+    assert tokens == [(3, 8), (3, 5), (3, 5, 7)]
+
+
+def test_where_there_is_no_room_nobody_is_asked():
+    def guess(ctx: Sequence[int], room: int) -> DraftTree:
+        raise AssertionError("for nothing")
+
+    assert _propose(_drafting(Guessing(guess)), room=0) == ()
 
 
 def test_what_is_learned_of_one_request_is_forgotten_in_the_next():
-    drafting = _drafting(Guessing(lambda ctx, room: line([ctx[-1], 5])))
+    lookup = Guessing(lambda ctx, room: line([ctx[-1], 5]))
+    lookup.source = Source.LOOKUP
+    drafting = _drafting(lookup, Guessing(lambda ctx, room: line([ctx[-1], 7])))
     drafts = _propose(drafting)
     for _ in range(9):
         drafting.learn(drafts, [7])
-    assert drafting.candidates(drafts)[0].scores[1] < 0.5
+    copied, guessed, _ = drafting.candidates(drafts)
+    assert copied.scores[1] < 0.5 < 0.9 < guessed.scores[1]
     drafting.start(None)
     assert drafting.candidates(drafts)[0].scores[1] == 0.9
 
@@ -379,6 +408,36 @@ def _asked(cost_ms: float, score: float, *others: Guessing, rounds: int = 100) -
 def test_a_drafter_that_is_worth_its_time_is_always_asked():
     assert len(_asked(2.0, 0.9)) == 100
     assert len(_asked(0.1, 0.05)) == 100  # costs so little that it does not matter
+
+
+def test_a_drafter_whose_promises_do_not_come_true_is_hardly_asked():
+    drafter = Costly(3.0, 0.9)
+    drafting = _drafting(drafter, clock=lambda: drafter.now_s)
+    for drafter.round in range(100):
+        drafting.learn(_propose(drafting), [99])
+    assert len(drafter.asked) < 40
+
+
+def test_a_drafter_that_was_not_worth_its_time_is_asked_in_the_next_request():
+    drafter = Costly(30.0, 0.15)
+    drafting = _drafting(drafter, clock=lambda: drafter.now_s)
+    for drafter.round in range(50):
+        _propose(drafting)
+    assert 49 not in drafter.asked
+    drafting.start(None)
+    drafter.round = 50
+    _propose(drafting)
+    assert 50 in drafter.asked
+
+
+def test_a_drafter_that_was_asked_before_prices_were_known_is_judged_by_them_afterwards():
+    drafter = Costly(3.0, 0.9)
+    drafting = _drafting(drafter, clock=lambda: drafter.now_s)
+    unknown = UNMEASURED.at(0, 64)
+    drafting.propose([3], 9, Chooser(GREEDY, ()), unknown, Bounds(64))
+    for drafter.round in range(300):
+        _propose(drafting)
+    assert set(range(200, 300)) <= set(drafter.asked)
 
 
 def test_x9_a_drafter_that_is_not_worth_its_time_costs_three_of_a_hundred_at_most():
@@ -448,6 +507,8 @@ def test_a_miss_is_a_node_with_children_none_of_which_was_right():
     assert not missed([2, 9, 9], most=1)
     assert Round(tree, (0,), (9,), 0, 0, 0, 0, 0).kind == "block"
     assert Round(only_root(1), (0,), (9,), 0, 0, 0, 0, 0).kind == "plain"
+    both = DraftTree((1, 2, 3), (-1, 0, 1), (1.0,) * 3, (Source(0), Source.LOOKUP, Source.BLOCK))
+    assert Round(both, (0,), (9,), 0, 0, 0, 0, 0).kind == "merged"
 
 
 def test_free_rows_are_free():

@@ -132,7 +132,6 @@ class _Seat:
         """See `Drafter.start`. What it costs stays."""
         self.drafter.start(salt)
         self._worth = None
-        self.rounds_unasked = 0
 
     def is_worth_asking(self, best_other: float, plain_ms: float) -> bool:
         """Whether it is asked in this round. `best_other`: tokens a millisecond without it.
@@ -150,7 +149,7 @@ class _Seat:
 
     def saw_worth(self, best: Cut) -> None:
         """Learns from the best that could be made of a guess."""
-        worth = best.value * best.price_ms / (best.price_ms + (self._cost_ms or 0.0))
+        worth = best.value / (1.0 + (self._cost_ms or 0.0) / best.price_ms)
         self._worth = _moved(self._worth, worth)
 
 

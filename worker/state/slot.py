@@ -55,7 +55,9 @@ class Slot:
         """A copy of all of it, which nothing that the slot does later changes."""
         return FrozenSlot(
             tuple(self.ctx),
+            self.prompt_length,
             self.kv_len,
+            self.salt,
             self.cache.freeze(self.kv_len),
             self.drafting.freeze(),
             self.chooser.copy(),
@@ -64,8 +66,10 @@ class Slot:
     def thaw(self, frozen: "FrozenSlot") -> None:
         """Becomes what was frozen, whatever the slot held before."""
         self.ctx = list(frozen.ctx)
-        self.kv_len = frozen.kv_len
+        self.prompt_length, self.kv_len = frozen.prompt_length, frozen.kv_len
+        self.salt = frozen.salt
         self.cache.thaw(frozen.tensors)
+        self.drafting.start(self.salt)
         self.drafting.thaw(self.ctx, frozen.drafts)
         self._chooser = frozen.chooser.copy()
 
@@ -79,7 +83,9 @@ class FrozenSlot:
     """
 
     ctx: tuple[int, ...]
+    prompt_length: int
     kv_len: int
+    salt: str | None
     tensors: tuple[Tensor, ...]
     drafts: tuple[tuple[Tensor, ...], ...]
     chooser: Chooser
@@ -93,7 +99,9 @@ class FrozenSlot:
         if not isinstance(other, FrozenSlot):
             return NotImplemented
         return (
-            (self.ctx, self.kv_len) == (other.ctx, other.kv_len)
+            self.ctx == other.ctx
+            and (self.prompt_length, self.kv_len) == (other.prompt_length, other.kv_len)
+            and self.salt == other.salt
             and self.chooser.state() == other.chooser.state()
             and len(self._parts()) == len(other._parts())
             and all(map(_has_same_bytes, self._parts(), other._parts()))
