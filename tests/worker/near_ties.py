@@ -28,13 +28,13 @@ class Comparison:
 def compared(plain: torch.Tensor, other: torch.Tensor) -> Comparison:
     """The first tokens of two forwards of the same ids. plain, other: (rows, vocab) float32."""
     top = plain.topk(2, dim=-1).values
-    gaps = [(first - second) / _ulp(first) for first, second in top.tolist()]
+    gaps = [(first - second) / ulp(first) for first, second in top.tolist()]
     flipped = (plain.argmax(-1) != other.argmax(-1)).tolist()
     flips = [gap for gap, is_flip in zip(gaps, flipped, strict=True) if is_flip]
     near = sum(gap <= NEAR_TIE_ULPS for gap in gaps)
     return Comparison(len(gaps), near, len(flips), max(flips, default=0.0))
 
 
-def _ulp(logit: float) -> float:
+def ulp(logit: float) -> float:
     """The step of bf16 at this logit."""
     return 2.0 ** (math.floor(math.log2(abs(logit))) - 7)

@@ -147,9 +147,9 @@ def test_a_round_is_priced_by_the_rows_that_were_verified(folder: Path):
         Prices({256: 10.0}, {256: {"chain": column, "tree": column}}, {"chain": 0.5, "tree": 0.5})
     )
     prompt = (*range(5, 40), *range(5, 20))  # ends in what stood at its beginning
-    slot = engine.open(prompt, Chooser(GREEDY, prompt))
+    # The first token is the one that the copy goes on with.
+    slot = engine.open(prompt, Chooser(replace(GREEDY, logit_bias={20: 100.0}), prompt))
     read(engine, slot)
-    slot.ctx[-1] = 20  # as the copy would have it
     made = engine.round(slot, 60, lambda _: True)
     rows = len(made.tree)
     assert rows > 2
