@@ -713,14 +713,18 @@ def test_a_drafter_of_another_model_is_refused_at_start(tmp_path: Path):
 
 # The whole way of a run.
 
+QUESTION = "hello"
 
-def _answer(engine: Engine, drafters: Sequence[Drafter], **params: object) -> tuple[object, ...]:
+
+def _answer(
+    engine: Engine, drafters: Sequence[Drafter], *, prompt: str = QUESTION, **params: object
+) -> tuple[object, ...]:
     """What a client hears of a run: text, ids, how it ended, its usage."""
     _speculate(engine, drafters)
     bench = Bench(engine=engine, max_len=512)
     bench.hello()
     wanted = {"max_tokens": 400, "logit_bias": {str(END): -100.0}, **params}
-    bench.say(submit(prompt=QUESTION, params=wanted, credit=10_000))
+    bench.say(submit(prompt=prompt, params=wanted, credit=10_000))
     done = bench.turn_until_done("r1", limit=2000)
     deltas = bench.messages(Delta)
     assert bench.numbers("r1") == list(range(1, done.last_token + 1))
@@ -728,7 +732,6 @@ def _answer(engine: Engine, drafters: Sequence[Drafter], **params: object) -> tu
     return bench.text("r1"), ids, done.finish, done.detail, done.usage
 
 
-QUESTION = "hello"
 RUNS: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0.0},
     "seeded": {"temperature": 1.0},
@@ -750,3 +753,13 @@ def test_a_run_with_stop_strings_ends_at_the_same_token_whatever_is_guessed(
         stopped = _answer(engine, (), stop=stops, **RUNS[run])
         assert stopped[2:4] == ("stop", "stop_string")
         assert _answer(engine, drafters, stop=stops, **RUNS[run]) == stopped
+
+
+def test_b3_a_run_ends_where_the_context_is_full_whatever_is_guessed(engine: Engine):
+    prompt = "hello " * 75
+    _, ids, finish, detail, _ = plain = _answer(engine, (), prompt=prompt, temperature=0.0)
+    assert (finish, detail) == ("length", "context")
+    whole = [*TOKENIZER.encode(prompt), *ids]
+    assert len(whole) == 512
+    drafters = [Guessing(random_trees([*whole, *range(64)]))]
+    assert _answer(engine, drafters, prompt=prompt, temperature=0.0) == plain
