@@ -150,8 +150,8 @@ class Run:
         logprobs = None if chosen.logprob is None or is_end else self._logprobs(chosen)
         self._unsent.append(_Token(chosen.token, said, logprobs))
         self.number += 1
-        is_held_up = self.hidden_due or self._end_of_form or self.number > self.allowed
-        return self.ending is None and not is_held_up
+        # Where credit, context or a cap ends no round goes further (`most_next`).
+        return self.ending is None and not self.hidden_due
 
     @property
     def has_unsent(self) -> bool:

@@ -6,6 +6,7 @@ what the tests marked `gpu`, `make gpu-check` and the trial at each start of a w
 """
 
 import builtins
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from worker.kernels.attention import Attention, Prefill, Rows, Step
 from worker.kernels.choice import Heads, choose, trial_error
 from worker.kernels.flash import FlashAttention
 from worker.kernels.sdpa import SdpaAttention
-from worker.kernels.tree import tree_rows
+from worker.kernels.tree import merged, tree_rows
 
 FP32_TOLERANCE = 1e-5
 BF16_TOLERANCE = 1e-2
@@ -46,7 +47,7 @@ def documented_kernel(
     (_, rows, heads, dim), (batch, length, kv_heads, kv_dim) = q.shape, k_cache.shape
     assert (batch, kv_dim, v_cache.shape) == (1, dim, k_cache.shape)
     assert q.stride(-1) == k_cache.stride(-1) == v_cache.stride(-1) == 1
-    assert dim % 8 == 0 and heads % kv_heads == 0
+    assert dim % 8 == 0 and heads % kv_heads == 0 and length > 0
     assert all(stride % 8 == 0 for part in (q, k_cache, v_cache) for stride in part.stride()[1:3])
     keys, values = (
         part[0].repeat_interleave(heads // kv_heads, dim=1).float() for part in (k_cache, v_cache)
@@ -152,8 +153,19 @@ def test_a_mask_is_made_once_for_all_layers_of_a_tree_and_anew_for_the_next():
     mask = kernel._masks[0][1]
     kernel.attend(q, sight, cache, one)
     assert kernel._masks[0][1] is mask
-    chain = kernel.attend(q, sight, cache, other)
-    assert torch.allclose(chain, kernel.attend(q, sight, cache, Prefill(20, 15)), atol=1e-6)
+    for rows in (other, Prefill(20, 15), one):
+        for window in (0, 3):
+            seen = choice.Sight(1, 0.25, window)
+            alone = SdpaAttention().attend(q, seen, cache, rows)
+            assert torch.equal(kernel.attend(q, seen, cache, rows), alone)
+
+
+def test_attention_over_two_sets_is_merged_whatever_the_size_of_its_weights():
+    one, other = torch.full((1, 1, 2), 1.0), torch.full((1, 1, 2), 3.0)
+    for size in (-500.0, 0.0, 500.0):
+        sums = torch.tensor([[size]]), torch.tensor([[size + math.log(3.0)]])
+        found = merged(one, sums[0], other, sums[1])
+        assert torch.allclose(found, torch.full((1, 1, 2), 2.5), atol=1e-4)
 
 
 @pytest.mark.parametrize("window", [0, 24])

@@ -306,6 +306,24 @@ def test_a_thawed_drafter_goes_on_as_the_frozen_one(model: BlockModel, target: D
         assert thawed.propose(IDS[:26], 9, chooser_of()) is not None
 
 
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_it_declines_where_its_logits_are_no_numbers(
+    model: BlockModel, target: Decoder, broken: float, monkeypatch: pytest.MonkeyPatch
+):
+    guess = model.guess
+
+    def overflown(*parts: object) -> torch.Tensor:
+        logits = guess(*parts).clone()
+        logits[2, 7] = broken
+        return logits
+
+    drafter = drafter_of(model)
+    drafter.sync(IDS, taps_of(target, IDS[:-1]))
+    monkeypatch.setattr(model, "guess", overflown)
+    assert drafter.propose(IDS, 9, chooser_of()) is None
+    assert drafter.propose(IDS, 2, chooser_of()) is not None  # the row is not looked at
+
+
 def test_two_slots_do_not_see_each_other(model: BlockModel, target: Decoder):
     taps, one, other = taps_of(target, IDS), drafter_of(model), drafter_of(model)
     one.sync(IDS[:20], taps[:20])

@@ -316,6 +316,9 @@ def test_a_prompt_that_another_slot_has_read_gives_the_same_answer(any_folder: P
     taker = engine.open(PROMPT, Chooser(second, PROMPT))
     written = [engine.take_shared(taker, shared).token, *write_on(engine, taker, 10)]
     assert written == expected
+    engine.close(reader)
+    with pytest.raises(AssertionError):  # what a slot held before is nobody's prompt
+        engine.share(_open(engine, PROMPT))
 
 
 def test_tokens_that_are_put_in_are_read_once_and_the_last_is_the_root(any_folder: Path):

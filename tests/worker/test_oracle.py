@@ -20,7 +20,7 @@ from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 from worker.kernels.attention import Prefill, Step
 from worker.kernels.product import product_of
 from worker.loading.gguf import GgufFile
-from worker.models.decoder import Decoder
+from worker.models.decoder import Decoder, Taps
 from worker.models.layers import Head
 from worker.text.tokenizer import tokenizer_from_gguf
 
@@ -51,6 +51,20 @@ def test_every_way_of_forwarding_gives_the_logits_of_transformers(kind: str, tmp
     for chunk in (1, 7, 64):
         _assert_equal(logits_in_chunks(model, ids, chunk), theirs, TINY_TOLERANCE)
     _assert_equal(logits_in_steps(model, ids), theirs, TINY_TOLERANCE)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3_5"])
+def test_b56_taps_are_what_transformers_has_after_the_same_layers(kind: str, tmp_path: Path):
+    theirs_model = write_tiny(kind, tmp_path)
+    model, ids = build(tmp_path), _ids()
+    layers = (2, 0, 1)
+    cache, taps = model.new_cache(LENGTH), Taps(layers)
+    cache.reserve(LENGTH)
+    with torch.inference_mode():
+        theirs = theirs_model(ids[None], output_hidden_states=True).hidden_states
+        model.forward(ids, cache, Prefill(0, LENGTH), taps)
+    expected = torch.cat([theirs[layer + 1][0] for layer in layers], dim=-1)
+    assert (taps.joined() - expected).abs().max() <= TINY_TOLERANCE
 
 
 @pytest.mark.parametrize(

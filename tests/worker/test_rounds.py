@@ -32,10 +32,13 @@ from proto.worker_settings import (
     DraftSettings,
     Launch,
     LookupSettings,
+    SpeculationSettings,
+    StoreMode,
     WorkerSettings,
 )
 from worker.build import build_engine
 from worker.draft.base import Drafter
+from worker.draft.block import BlockDrafter
 from worker.draft.form import FormDrafter
 from worker.draft.lookup import CopyRates, LookupDrafter
 from worker.draft.suffix_store import SuffixStores
@@ -85,12 +88,12 @@ BYTES = TOKENIZER.token_bytes
 MASKED = tuple(token for token in range(512) if token >= len(BYTES) or BYTES[token] is None)
 
 
-def _engine(path: Path, **changes: object) -> Engine:
+def _engine(path: Path, *, stores: SuffixStores | None = None, **changes: object) -> Engine:
     settings = replace(WorkerSettings(model=str(path), weights="fp32", threads=1), **changes)
     machine = Machine("cpu", threads=1, chunk=64, lanes=1, slots=1)
     launch = Launch(settings, "tiny", str(path), "ipc:///x", "/x")
     return build_engine(
-        launch, machine, open_checkpoint(path), masked_ids=MASKED, end_ids=(2,),
+        launch, machine, open_checkpoint(path), masked_ids=MASKED, end_ids=(2,), stores=stores,
         clock=lambda: 0.0,  # whom a round asks shall not depend on how fast this machine is
     )  # fmt: skip
 
@@ -667,6 +670,39 @@ def test_what_a_block_drafter_holds_counts_in_what_slots_may_take(drafted_engine
     assert drafted_engine.kv_bytes_free == plain + held
 
 
+@pytest.mark.parametrize("store", ["readonly", "outputs", "all"])
+def test_drafters_are_those_of_the_settings(tmp_path: Path, store: StoreMode):
+    write_tiny("llama", tmp_path)
+    write_drafter(tmp_path / "drafter")
+    lookup = LookupSettings(min_match=4, min_expected=0.7, store=store)
+    draft = DraftSettings(lookup, BlockSettings(str(tmp_path / "drafter")))
+    stores = cast("SuffixStores", Shelves())
+    engine = _engine(
+        tmp_path, stores=stores, draft=draft, speculation=SpeculationSettings(max_rows=5)
+    )
+    assert engine._speculation.stores is stores
+    assert engine._speculation.are_prompts_kept == (store == "all")
+    (form, copy, block), (_, other_copy, other_block) = (
+        engine._speculation.new_drafters() for _ in range(2)
+    )
+    assert isinstance(form, FormDrafter)
+    assert isinstance(copy, LookupDrafter) and isinstance(other_copy, LookupDrafter)
+    assert isinstance(block, BlockDrafter) and isinstance(other_block, BlockDrafter)
+    assert (copy._most_rows, copy._least_match, copy._least_expected) == (5, 4, 0.7)
+    assert (copy._stores, block._budget) == (stores, 4)
+    assert copy._rates is other_copy._rates and copy._index is not other_copy._index
+    assert block._model is other_block._model and block._cache is not other_block._cache
+
+
+def test_without_speculation_nothing_is_loaded_and_nobody_guesses(tmp_path: Path):
+    write_tiny("llama", tmp_path)
+    draft = DraftSettings(block=BlockSettings(str(tmp_path / "nowhere")))
+    off = _engine(tmp_path, draft=draft, speculation=SpeculationSettings(enabled=False))
+    assert not off.is_drafting
+    no_copies = _engine(tmp_path, draft=DraftSettings(LookupSettings(enabled=False)))
+    assert [type(drafter) for drafter in no_copies._speculation.new_drafters()] == [FormDrafter]
+
+
 def test_a_drafter_of_another_model_is_refused_at_start(tmp_path: Path):
     write_tiny("llama", tmp_path)
     write_drafter(tmp_path / "drafter", num_target_layers=7)
@@ -677,14 +713,18 @@ def test_a_drafter_of_another_model_is_refused_at_start(tmp_path: Path):
 
 # The whole way of a run.
 
+QUESTION = "hello"
 
-def _answer(engine: Engine, drafters: Sequence[Drafter], **params: object) -> tuple[object, ...]:
+
+def _answer(
+    engine: Engine, drafters: Sequence[Drafter], *, prompt: str = QUESTION, **params: object
+) -> tuple[object, ...]:
     """What a client hears of a run: text, ids, how it ended, its usage."""
     _speculate(engine, drafters)
     bench = Bench(engine=engine, max_len=512)
     bench.hello()
     wanted = {"max_tokens": 400, "logit_bias": {str(END): -100.0}, **params}
-    bench.say(submit(prompt=QUESTION, params=wanted, credit=10_000))
+    bench.say(submit(prompt=prompt, params=wanted, credit=10_000))
     done = bench.turn_until_done("r1", limit=2000)
     deltas = bench.messages(Delta)
     assert bench.numbers("r1") == list(range(1, done.last_token + 1))
@@ -692,7 +732,6 @@ def _answer(engine: Engine, drafters: Sequence[Drafter], **params: object) -> tu
     return bench.text("r1"), ids, done.finish, done.detail, done.usage
 
 
-QUESTION = "hello"
 RUNS: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0.0},
     "seeded": {"temperature": 1.0},
@@ -714,3 +753,13 @@ def test_a_run_with_stop_strings_ends_at_the_same_token_whatever_is_guessed(
         stopped = _answer(engine, (), stop=stops, **RUNS[run])
         assert stopped[2:4] == ("stop", "stop_string")
         assert _answer(engine, drafters, stop=stops, **RUNS[run]) == stopped
+
+
+def test_b3_a_run_ends_where_the_context_is_full_whatever_is_guessed(engine: Engine):
+    prompt = "hello " * 75
+    _, ids, finish, detail, _ = plain = _answer(engine, (), prompt=prompt, temperature=0.0)
+    assert (finish, detail) == ("length", "context")
+    whole = [*TOKENIZER.encode(prompt), *ids]
+    assert len(whole) == 512
+    drafters = [Guessing(random_trees([*whole, *range(64)]))]
+    assert _answer(engine, drafters, prompt=prompt, temperature=0.0) == plain

@@ -42,13 +42,16 @@ class BlockDrafter:
         assert self._length <= len(ctx), "hidden states of more tokens than there are"
 
     def propose(self, ctx: Sequence[int], room: int, chooser: Chooser) -> DraftTree | None:
-        """See `Drafter`. None where hidden states are missing, or the block passes the context."""
+        """See `Drafter`. None where hidden states are missing, the block passes the context, or its
+        logits are no numbers."""
         start = len(ctx) - 1
         slots = min(room, self._model.config.block_size - 1)
         is_past_end = start + self._model.config.block_size > self._max_len
         if self._length != start or is_past_end or slots < 1 or self._budget < 1:
             return None
         logits = self._model.guess(ctx[-1], self._cache, start)[:slots]
+        if not logits.amax(-1).isfinite().all():  # nor NaN: a small network may overflow
+            return None
         return tree_of(ctx[-1], lattice_of(logits, chooser), self._budget)
 
     def freeze(self) -> tuple[Tensor, ...]:

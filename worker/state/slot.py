@@ -37,6 +37,7 @@ class Slot:
         self.ctx = list(prompt)
         self.prompt_length, self.kv_len = len(prompt), 0
         self.salt = salt
+        self.prompt_row = None
         self.cache.clear()
         self.drafting.start(salt)
         self._chooser = chooser
