@@ -4,8 +4,9 @@
     scripts/gpu-check --only G1 --only G2
     scripts/gpu-check --device cpu --tiny      # does the check itself run?
 
-Reaches nothing and needs torch alone. Every part runs in a process of its own, so that one that
-hangs, fails or takes all memory costs itself only. A part of a later step is a line in `PARTS`.
+Reaches nothing and needs torch and numpy alone. Every part runs in a process of its own, so that
+one that hangs, fails or takes all memory costs itself only. A part of a later step is a line in
+`PARTS`.
 Knows the order of things; what is looked at lives beside this file.
 """
 
@@ -27,7 +28,7 @@ from typing import Any
 
 import torch
 
-from bench.gpu import attention, exactness, machine, memory, speed
+from bench.gpu import attention, exactness, machine, memory, pace, rounds, speed
 from bench.gpu.notes import Crash, Found, Note, Notes, Stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,12 +51,14 @@ class Part:
     is_judged: bool
 
 
-DEVICE = Part("device", "what this is", 30.0, machine.run, is_judged=True)
+DEVICE = Part("device", "what this is", 20.0, machine.run, is_judged=True)
 PARTS = (
-    Part("G1", "exactness of every family", 170.0, exactness.run, is_judged=True),
-    Part("G2", "attention kernels", 80.0, attention.run, is_judged=True),
-    Part("G7", "memory against its prediction", 60.0, memory.run, is_judged=True),
-    Part("G4", "speed of a 9B-class hybrid", 120.0, speed.run, is_judged=False),
+    Part("G1", "exactness of every family", 100.0, exactness.run, is_judged=True),
+    Part("G2", "attention kernels", 70.0, attention.run, is_judged=True),
+    Part("G3", "rounds against plain decoding", 90.0, rounds.run, is_judged=True),
+    Part("G7", "memory against its prediction", 30.0, memory.run, is_judged=True),
+    Part("G4", "speed and prices of a 9B-class hybrid", 115.0, speed.run, is_judged=False),
+    Part("G5", "rounds of 4.58 tokens on it", 55.0, pace.run, is_judged=False),
 )
 
 

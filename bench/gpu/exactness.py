@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from bench.gpu.models import FAMILIES, RandomTensors, build, random_ids, small
+from bench.gpu.near_ties import flips_of, gaps_in_ulps
 from bench.gpu.notes import Notes, Stage
 from worker.kernels import delta_rule
 from worker.kernels.attention import Prefill, Step
@@ -19,8 +20,6 @@ from worker.models.decoder import Decoder
 CPU = torch.device("cpu")
 FP32_LIMIT = 1e-4  # of logits of about 1, the largest about 4
 DELTA_LIMIT = 1e-5  # relative; TF32 is off by 1e-4 and more
-NEAR_TIE_ULPS = 2.0
-BF16_MANTISSA_BITS = 7
 CHUNK = 64
 
 
@@ -116,30 +115,10 @@ def _near_ties(kind: str, stage: Stage, notes: Notes) -> None:
     model = _model(config, torch.bfloat16, stage.device, (2 * len(config.layers)) ** -0.5)
     ids = random_ids(48 if stage.is_tiny else 1000, config.vocab_size, CPU)
     plain, other = in_steps(model, ids), in_chunks(model, ids, len(ids))
-    gaps = gaps_in_ulps(plain)
-    flipped = gaps[plain.argmax(-1) != other.argmax(-1)]
-    largest = float(flipped.max()) if len(flipped) else 0.0
-    notes.check(f"{kind} in bf16, gap in ulps of the worst flip", largest, NEAR_TIE_ULPS)
-    near = int((gaps <= NEAR_TIE_ULPS).sum())
-    numbers = {
-        "rows": len(ids),
-        "near_ties": near,
-        "flips": len(flipped),
-        "largest_flipped_gap_ulps": largest,
-        "largest_difference": float((plain - other).abs().max()),
-    }
-    notes.number(f"bf16_{kind}", numbers)
-    notes.remark(
-        f"{kind} in bf16: {len(ids)} rows, {near} near ties, {len(flipped)} flips, "
-        f"the largest at {largest:.2f} ulps"
-    )
-
-
-def gaps_in_ulps(logits: Tensor) -> Tensor:
-    """How far the likeliest token is ahead of the next, in steps of bf16. logits: (rows, vocab)."""
-    best, second = logits.topk(2, dim=-1).values.double().unbind(-1)
-    ulp = torch.exp2(best.abs().log2().floor() - BF16_MANTISSA_BITS)
-    return (best - second) / ulp
+    gaps, dtype = gaps_in_ulps(plain), torch.bfloat16
+    flips = flips_of(gaps, plain.argmax(-1), other.argmax(-1), dtype)
+    flips.tell(f"{kind} in bf16", dtype, notes)
+    notes.number(f"largest_difference_{kind}", float((plain - other).abs().max()))
 
 
 def _model(

@@ -59,6 +59,21 @@ NINE_B = {
     "linear_value_head_dim": 128,
 }
 
+# About a billion weights, in any family; a hybrid has 9 delta layers of them.
+ONE_B = {
+    "vocab_size": 32_768,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+}
+
 
 def small(kind: str, stage: Stage, **changes: Any) -> ModelConfig:
     """A model of four layers of a family."""
@@ -116,6 +131,9 @@ class RandomTensors:
         if name.endswith(("in_proj_qkvz.weight", "in_proj_ba.weight")):
             return self._is_grouped
         return name.endswith("experts.gate_up_proj")
+
+    def codes(self, name: str, shape: tuple[int, ...]) -> None:
+        """There are no 4-bit codes."""
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Drawn anew, by the name."""

@@ -3,7 +3,7 @@
 A part runs in a process of its own and may be ended by its limit: what it told before stays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,6 +81,11 @@ class Notes:
     def remark(self, text: str) -> None:
         """Adds a few words to the part's line."""
         self._send(Remark(text))
+
+
+def worst(errors: Iterable[float]) -> float:
+    """The largest; NaN if one is, which `max` might pass by."""
+    return float(torch.tensor(list(errors), dtype=torch.float64).max())
 
 
 @dataclass(slots=True)

@@ -1,9 +1,10 @@
-"""G4: what a token and a prompt cost on a hybrid of 9 billion weights. Knows no right or wrong."""
+"""G4: what tokens, prompts and verifies cost on a 9B-class hybrid. Knows no right or wrong."""
 
 from functools import partial
 
 import torch
 
+from bench.gpu import prices
 from bench.gpu.models import RandomTensors, build, nine_b, random_ids
 from bench.gpu.notes import Notes, Stage
 from bench.gpu.timing import bandwidth_gb_s, elapsed_ms, median_ms
@@ -21,25 +22,31 @@ CHUNK, TINY_CHUNK = 1024, 16
 
 
 def run(stage: Stage, notes: Notes) -> None:
-    """Bandwidth of the memory, then prefill and steps at growing contexts beside its floor."""
+    """Bandwidth of the memory, prefill and steps at growing contexts beside its floor, prices."""
     bandwidth = bandwidth_gb_s(stage)
     notes.number("bandwidth_gb_s", bandwidth)
+    notes.remark(f"{bandwidth:,.0f} GB/s")
+    model, read_bytes = nine_b_model(stage, notes)
+    _measure(stage, notes, model, read_bytes=read_bytes, bandwidth=bandwidth)
+    prices.measure(model, stage, notes)
+
+
+def nine_b_model(stage: Stage, notes: Notes) -> tuple[Decoder, int]:
+    """The hybrid in bf16, or as many of its layers as fit, and the bytes that a token reads."""
     compute_fp32_in_full()
-    config = _config(stage)
-    dtype = torch.bfloat16
+    config, dtype = _config(stage), torch.bfloat16
     shape = Heads(config.head_count, config.kv_head_count, config.head_dim, dtype, stage.device)
     attention = choose(shape)
     tensors = RandomTensors(config, stage.device, dtype)
     model = build(config, tensors, attention, dtype=dtype, device=stage.device)
     counts = tensors.element_counts
-    # Of the embedding a token reads one row.
-    read_bytes = (sum(counts.values()) - counts["model.embed_tokens.weight"]) * dtype.itemsize
     billions = sum(counts.values()) / 1e9
     notes.number("attention", attention.name)
     notes.number("layers", len(config.layers))
     notes.number("weights_billions", billions)
-    notes.remark(f"{billions:.2f}B weights, {attention.name}, {bandwidth:,.0f} GB/s")
-    _measure(stage, notes, model, read_bytes=read_bytes, bandwidth=bandwidth)
+    notes.remark(f"{billions:.2f}B weights, {attention.name}")
+    # Of the embedding a token reads one row.
+    return model, dtype.itemsize * (sum(counts.values()) - counts["model.embed_tokens.weight"])
 
 
 @torch.inference_mode()

@@ -28,6 +28,16 @@ def elapsed_ms(stage: Stage, work: Callable[[], object]) -> float:
     return (time.perf_counter() - began) * 1000
 
 
+def settled_clock(stage: Stage) -> Callable[[], float]:
+    """Seconds, read when the device has done what it was told."""
+
+    def read() -> float:
+        _synchronise(stage)
+        return time.perf_counter()
+
+    return read
+
+
 def bandwidth_gb_s(stage: Stage) -> float:
     """Gigabytes (10^9) a second of a large copy on the device, read and written counted."""
     size = TINY_COPIED_BYTES if stage.is_tiny else COPIED_BYTES

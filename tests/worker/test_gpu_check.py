@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 60
+LIMIT_S = 120
 # What a machine with a GPU need not have. On sys.path this is loaded before anything else.
 BARE_MACHINE = """
 import sys
@@ -79,7 +79,7 @@ def _report(folder: Path) -> dict[str, Any]:
     return report
 
 
-def test_the_check_needs_torch_alone_and_reports_every_part(tmp_path: Path):
+def test_the_check_needs_torch_and_numpy_alone_and_reports_every_part(tmp_path: Path):
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "sitecustomize.py").write_text(BARE_MACHINE.format(absent=ABSENT))
@@ -89,17 +89,28 @@ def test_the_check_needs_torch_alone_and_reports_every_part(tmp_path: Path):
     report = _report(tmp_path)
     assert (report["is_exact"], report["is_tiny"], report["device"]) == (True, True, "cpu")
     parts = report["parts"]
-    assert list(parts) == ["device", "G1", "G2", "G7", "G4"]
+    assert list(parts) == ["device", "G1", "G2", "G3", "G7", "G4", "G5"]
     assert [line.split()[0] for line in done.stdout.splitlines()[:-1]] == list(parts)
     assert all(part["outcome"] == "finished" and part["is_good"] for part in parts.values())
-    assert [len(parts[name]["checks"]) for name in ("G1", "G2", "G7")] == [24, 12, 4]
+    assert [len(parts[name]["checks"]) for name in ("G1", "G2", "G3", "G7")] == [24, 24, 54, 4]
     # The oracle must be able to tell: logits are far larger than what they may be off.
     numbers = parts["G1"]["numbers"]
     assert all(numbers[name] > 0.5 for name in numbers if name.startswith("logit_std"))
-    assert numbers["bf16_qwen3"]["rows"] == 48
+    assert numbers["qwen3 in bf16"]["rows"] == 48
+    # Nor could rounds that are never compared, or never close.
+    numbers = parts["G3"]["numbers"]
+    assert numbers["qwen3 in float32, greedy texts"]["rows"] == 80
+    assert 0 < numbers["qwen3 in bfloat16, rows"]["near_ties"] < 40
     assert parts["G4"]["numbers"]["context_32"].keys() == {
         "step_ms", "floor_ms", "share_of_bandwidth", "prefill_tokens_per_s",
     }  # fmt: skip
+    assert "64" in parts["G4"]["numbers"]["in_plain_steps"]["256"]["tree"]
+    for way, rows in {"plain": 1, "chain of 8 rows": 8, "tree of 16 rows": 16}.items():
+        paced = parts["G5"]["numbers"][way]
+        assert paced["rows"] == rows
+        assert round(paced["tokens_a_round"], 1) == (1.0 if rows == 1 else 4.6)
+        speed = paced["tokens_a_round"] / paced["plain_steps_a_round"]
+        assert abs(paced["times_plain"] / speed - 1) < 1e-6
     assert sum(part["limit_s"] for part in parts.values()) <= 480
 
 
