@@ -4,16 +4,15 @@ Knows a tokenizer and a template; no engine.
 """
 
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 from proto.chat import Call, Message, TextPart
 from worker.loading.locate import Checkpoint
 from worker.text.prompt import PromptWriter
-from worker.text.template import ChatTemplate
-from worker.text.tokenizer import tokenizer_from_gguf
+from worker.text.sources import template_of, tokenizer_of
 
 TEXTS = Path(__file__).with_name("texts")
+MODEL = "smollm2"  # whose template it is
 MOST_COPIED, MOST_FRESH = 420, 160  # tokens of an answer
 # A rename and two small changes, all within the part that is written.
 EDITS = (
@@ -52,11 +51,9 @@ class Workload:
 
 
 def workloads_of(checkpoint: Checkpoint) -> list[Workload]:
-    """All of them, in the tokens of a GGUF with a chat template."""
+    """All of them, in the tokens of a model with a chat template."""
     text = checkpoint.text
-    assert text.gguf_keys is not None and text.template is not None
-    template = ChatTemplate(text.template, text.special, datetime.now)
-    writer = PromptWriter(tokenizer_from_gguf(text.gguf_keys), template)
+    writer = PromptWriter(tokenizer_of(text), template_of(text, MODEL))
     ends = frozenset(checkpoint.end_ids)
 
     def made(name: str, asked: str, answer: str, *, free: tuple[str, str] | None) -> Workload:
