@@ -138,6 +138,7 @@ class Package(llama_cpp.Llama):
         )  # fmt: skip
         self._follow: list[int] | None = None
         self._chosen = 0
+        self._before: list[int] = []  # tokens chosen before each forward
 
     def write(
         self, prompt: list[int], count: int, follow: list[int] | None,
@@ -146,7 +147,7 @@ class Package(llama_cpp.Llama):
         """See `Model.write`."""
         assert self.draft_model is not None
         self.draft_model.num_pred_tokens = guesses
-        self._follow, self._chosen = follow, 0
+        self._follow, self._chosen, self._before = follow, 0, []
         self.reset()
         began_s = time.perf_counter()
         tokens: list[int] = []
@@ -157,7 +158,14 @@ class Package(llama_cpp.Llama):
             if len(tokens) == count or token in ends:
                 break
         times = {"prefill_s": first_s - began_s, "decode_s": time.perf_counter() - first_s}
-        return {**times, "tokens": tokens, "accepted": []}
+        ends_of = [*self._before[2:], len(tokens)]  # the first forward is the prompt's
+        pairs = zip(self._before[1:], ends_of, strict=True)
+        return {**times, "tokens": tokens, "accepted": [end - start - 1 for start, end in pairs]}
+
+    def eval(self, tokens: Sequence[int]) -> None:
+        """Forwards, and notes when."""
+        self._before.append(self._chosen)
+        super().eval(tokens)
 
     def sample(self, *args: object, **options: object) -> int:
         """What it would choose, at its cost, or the text to follow."""

@@ -31,6 +31,7 @@ from worker.speculation.prices import Prices
 
 MAX_LEN = 2048  # tokens; prices are measured behind up to so many
 GUESSES = (2, 10, 16)  # of the peers' lookup; the best of them is measured on
+USUAL_GUESSES = 10
 PROBES = 2  # answers with each of them
 PEER_ROUNDS = 2  # of transformers, which is slow
 UNPAYABLE_TOKENS = 160
@@ -87,7 +88,8 @@ class Speculation:
         for work in some:
             said = agreement(engine, prices, work.free)
             self.verdicts.append(told.agreed(f"{work.name}, own text, {layout}", said))
-        self._compare_unpayable(engine, (some[0], some[2]), prices)  # copying, and not
+        one_of_each = {work.is_copy: work for work in some}
+        self._compare_unpayable(engine, tuple(one_of_each.values()), prices)
 
     def _compare(
         self, title: str, work: Workload, task: Task, ours: Sequence[Drafting],
@@ -106,8 +108,9 @@ class Speculation:
         print(f"{title}: done", file=sys.stderr)  # a sign of life
 
     def _best_lookup(self, peer: LlamaCpp, task: Task) -> LlamaCppDrafting:
-        """With as many guesses as suit the work best. The package's own loop is slower by far."""
+        """With as many guesses as suit the work best, in our loop or the package's own."""
         ways = [LlamaCppDrafting(peer, guesses) for guesses in GUESSES]
+        ways.append(LlamaCppDrafting(peer, USUAL_GUESSES, through="package"))
         speeds = {way.name: 0.0 for way in ways}
         for _ in range(PROBES):
             for way in ways:
@@ -118,7 +121,7 @@ class Speculation:
         folder = self._setup.folder / "safetensors"
         if not folder.exists():
             weights.write_safetensors(self._setup.model, folder)
-        peer = TransformersDrafting(folder, 10)
+        peer = TransformersDrafting(folder, USUAL_GUESSES)
         found = self._alternate([peer], work.forced, PEER_ROUNDS)
         self.lines += ["", f"{work.name}, one text: {told.alone(peer.name, found[peer.name])}"]
 
