@@ -36,6 +36,8 @@ def main() -> None:
             package = package or Package(path, threads)
             made = package.write(**asked)
         print(json.dumps(made), flush=True)
+    if package is not None:
+        package.close()  # it logs, so before the other is gone
 
 
 class Model:
@@ -75,7 +77,7 @@ class Model:
         accepted = []
         while len(tokens) < count and tokens[-1] not in ends:
             end = len(prompt) + len(tokens)
-            ids[end - 1] = tokens[-1]
+            ids[len(prompt) : end] = tokens
             guess = [] if lookup is None else lookup(ids[:end])[: count - len(tokens) - 1].tolist()
             if guess:
                 self._forward_all([tokens[-1], *guess], end - 1)
@@ -134,7 +136,8 @@ class Package(llama_cpp.Llama):
     def __init__(self, path: str, threads: int) -> None:
         super().__init__(
             path, n_ctx=CONTEXT, n_batch=BATCH, n_ubatch=BATCH, n_threads=threads,
-            n_threads_batch=threads, draft_model=LlamaPromptLookupDecoding(), verbose=False,
+            n_threads_batch=threads, draft_model=LlamaPromptLookupDecoding(), logits_all=True,
+            verbose=False,
         )  # fmt: skip
         self._follow: list[int] | None = None
         self._chosen = 0
