@@ -37,6 +37,7 @@ class Task:
 
     def first(self, count: int) -> "Task":
         """A part of it."""
+        count = min(count, self.count)
         return replace(self, count=count, follow=self.follow and self.follow[:count])
 
 
