@@ -129,6 +129,7 @@ class Run:
             )
             part = Speculation(setup)
             part.measure()
+        self.versions |= part.versions
         self.lines += part.lines
         self._judged += part.verdicts
 

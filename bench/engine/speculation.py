@@ -53,11 +53,12 @@ class Setup:
 
 
 class Speculation:
-    """One run. `lines`: its report; `verdicts`: of its levels."""
+    """One run. `lines`: its report; `verdicts`: of its levels; `versions`: of the peers."""
 
     def __init__(self, setup: Setup) -> None:
         self.lines: list[str] = []
         self.verdicts: list[str] = []
+        self.versions: dict[str, str] = {}
         self._setup = setup
         self._checkpoint = open_checkpoint(setup.model)
         self._workloads = workloads_of(self._checkpoint)
@@ -88,7 +89,7 @@ class Speculation:
         for work in some:
             said = agreement(engine, prices, work.free)
             self.verdicts.append(told.agreed(f"{work.name}, own text, {layout}", said))
-        one_of_each = {work.is_copy: work for work in some}
+        one_of_each = {work.is_copy: work for work in reversed(some)}
         self._compare_unpayable(engine, tuple(one_of_each.values()), prices)
 
     def _compare(
@@ -165,6 +166,7 @@ class Speculation:
             if not path.exists():
                 weights.rewrite_gguf(model, path, kind)
         peer = LlamaCpp(python, path, kind, self._setup.threads)
+        self.versions["llama-cpp-python"] = peer.version
         try:
             yield peer
         finally:
