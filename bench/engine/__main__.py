@@ -26,12 +26,14 @@ import transformers
 from bench.engine import levels, rows, weights
 from bench.engine.contenders import Contender, LlamaCpp, Ours, Transformers
 from bench.engine.rounds import Series, alternate, cell, prompt_of
+from bench.engine.speculation import Setup, Speculation
 from proto.worker_settings import WeightLayout
 from worker.settings import physical_cores
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("embedded", "rows", "families")
+PARTS = ("embedded", "rows", "families", "speculation")
 ROUNDS = 7
+SPECULATION_ROUNDS = 5
 TOKENS = 64  # of an answer of the embedded model
 FAMILY_TOKENS = 48
 EMBEDDED_VOCAB = 49_152
@@ -114,6 +116,23 @@ class Run:
             for dtype in DTYPES:
                 self._judged += [line.verdict(series, family) for line in levels.floor(dtype)]
 
+    def speculation(self) -> None:
+        """What guessing tokens brings on the embedded model."""
+        with tempfile.TemporaryDirectory() as folder:
+            setup = Setup(
+                self.args.model,
+                Path(folder),
+                min(self.args.rounds, SPECULATION_ROUNDS),
+                self.args.threads,
+                self.args.llamacpp,
+                self._watch,
+            )
+            part = Speculation(setup)
+            part.measure()
+        self.versions |= part.versions
+        self.lines += part.lines
+        self._judged += part.verdicts
+
     def verdicts(self) -> list[str]:
         """A line for each level and ratio."""
         head = [
@@ -142,12 +161,12 @@ class Run:
     def _alternate(
         self, contenders: list[Contender], prompt: list[int], count: int, follow: list[int] | None
     ) -> dict[str, Series]:
-        def watch() -> None:
-            self.loads.append(os.getloadavg()[0])
-
         return alternate(
-            contenders, prompt, count, self.args.rounds, follow=follow, watch=watch
-        )  # fmt: skip
+            contenders, prompt, count, self.args.rounds, follow=follow, watch=self._watch
+        )
+
+    def _watch(self) -> None:
+        self.loads.append(os.getloadavg()[0])
 
     def _table(self, title: str, series: dict[str, Series]) -> None:
         self.lines += ["", f"| {title}: tokens/s | decode | prefill |", "|---|---|---|"]

@@ -7,20 +7,24 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from proto.worker_settings import Launch, WeightLayout, WorkerSettings
 from worker.build import build_engine
 from worker.engine import Engine
 from worker.loading.locate import open_checkpoint
-from worker.sampling.chooser import Chooser
+from worker.sampling.chooser import Chooser, Chosen, Logits
 from worker.sampling.params import Sampling
 from worker.settings import Machine
+from worker.state.slot import Slot
 
 MAX_LEN = 1024
 CHUNK = 256  # tokens that we forward together, as the worker does on a CPU
@@ -30,11 +34,15 @@ SCRIPT = Path(__file__).with_name("llamacpp.py")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer. The first token counts to the prefill."""
+    """One answer. The first token counts to the prefill.
+
+    `accepted`: drafted tokens of each round that were kept, where anything drafts.
+    """
 
     prefill_s: float
     decode_s: float
     tokens: list[int]
+    accepted: list[int] = field(default_factory=list)
 
 
 class Contender(Protocol):
@@ -47,34 +55,56 @@ class Contender(Protocol):
         ...
 
 
+class Following(Chooser):
+    """Chooses greedily, at the full cost of it, and then takes the next token of a given text."""
+
+    def __init__(self, prompt: Sequence[int], text: Sequence[int]) -> None:
+        super().__init__(GREEDY, prompt)
+        self._text = text
+
+    def choose(self, logits: Logits, masked: NDArray[np.int64]) -> Chosen:
+        """See `Chooser.choose`."""
+        super().choose(logits, masked)
+        return Chosen(self._text[self.number - 2])
+
+
+def chooser_of(prompt: Sequence[int], follow: Sequence[int] | None) -> Chooser:
+    """What writes the model's own text, or the one to follow."""
+    return Chooser(GREEDY, prompt) if follow is None else Following(prompt, follow)
+
+
 class Ours:
     """The engine of the worker, in this process; plain decoding."""
 
     def __init__(self, path: Path, layout: WeightLayout) -> None:
         self.name = f"tandem {layout}"
-        self._engine = _engine(path, layout)
+        self._engine = engine_of(path, layout)
 
     def write(self, prompt: list[int], count: int, follow: list[int] | None) -> Answer:
         """See `Contender`."""
-        engine = self._engine
         began_s = time.perf_counter()
-        slot = engine.open(tuple(prompt), Chooser(GREEDY, tuple(prompt)))
-        plan, chosen = engine.plan(tuple(prompt)), None
-        while chosen is None:
-            chosen = engine.read_chunk(slot, plan.chunk_end(slot.kv_len, len(prompt)))
+        slot = read(self._engine, prompt, chooser_of(prompt, follow), is_plain=True)
         first_s = time.perf_counter()
-        for number in range(1, count):
-            if follow is not None:
-                slot.ctx[-1] = follow[number - 1]  # the root is not forwarded yet
-            engine.round(slot)
+        for left in range(count - 1, 0, -1):
+            self._engine.round(slot, left, lambda _: True)
         end_s = time.perf_counter()
         tokens = slot.ctx[len(prompt) :]
-        engine.close(slot)
+        self._engine.close(slot)
         return Answer(first_s - began_s, end_s - first_s, tokens)
 
 
-def _engine(path: Path, layout: WeightLayout) -> Engine:
-    settings = WorkerSettings(model=str(path), weights=layout, max_len=MAX_LEN)
+def read(engine: Engine, prompt: Sequence[int], chooser: Chooser, *, is_plain: bool) -> Slot:
+    """A slot that holds a prompt and the first token behind it. Nobody drafts in a plain one."""
+    slot = engine.open(tuple(prompt), chooser, is_side=is_plain)
+    plan, chosen = engine.plan(tuple(prompt)), None
+    while chosen is None:
+        chosen = engine.read_chunk(slot, plan.chunk_end(slot.kv_len, len(prompt)))
+    return slot
+
+
+def engine_of(path: Path, layout: WeightLayout, max_len: int = MAX_LEN) -> Engine:
+    """One that reads prompts as a worker on a CPU does."""
+    settings = WorkerSettings(model=str(path), weights=layout, max_len=max_len)
     launch = Launch(settings, "bench", str(path), "", "")
     machine = Machine("cpu", threads=0, chunk=CHUNK, lanes=1, slots=1)
     return build_engine(launch, machine, open_checkpoint(path), masked_ids=(), end_ids=())
@@ -117,9 +147,11 @@ class LlamaCpp:
         )  # fmt: skip
         self.version = str(self._line()["version"])
 
-    def write(self, prompt: list[int], count: int, follow: list[int] | None) -> Answer:
-        """See `Contender`."""
-        asked = json.dumps({"prompt": prompt, "count": count, "follow": follow})
+    def write(
+        self, prompt: list[int], count: int, follow: list[int] | None, **options: object
+    ) -> Answer:
+        """See `Contender`. `options`: those that the script names."""
+        asked = json.dumps({"prompt": prompt, "count": count, "follow": follow, **options})
         assert self._process.stdin is not None
         self._process.stdin.write(asked + "\n")
         self._process.stdin.flush()

@@ -33,16 +33,18 @@ class Line:
             )
         found = ratio(series[self.ours], series[self.theirs], self.phase)
         what = f"{where}: {self.phase}, {self.ours} / {self.theirs}"
-        return f"| {self.level} | {what} | {found} | {asked} | {self._said(found)} |"
+        return f"| {self.level} | {what} | {found} | {asked} | {said(found, self.least)} |"
 
-    def _said(self, found: Ratio) -> str:
-        if self.least is None:
-            return ""
-        if found.least >= self.least:
-            return "holds"
-        if found.most < self.least:
-            return "missed"
-        return "holds, not in every round" if found.middle >= self.least else "missed, mostly"
+
+def said(found: Ratio, least: float | None) -> str:
+    """Whether a ratio is what is asked, in words."""
+    if least is None:
+        return ""
+    if found.least >= least:
+        return "holds"
+    if found.most < least:
+        return "missed"
+    return "holds, not in every round" if found.middle >= least else "missed, mostly"
 
 
 FLOOR = {"decode": 1.3, "prefill": 0.95}
