@@ -249,9 +249,9 @@ class Run:
 
     @property
     def most_next(self) -> int:
-        """Tokens that it may write in one round, by all its limits; at least one."""
+        """Tokens that it may write in one round, by all its limits; not parked, at least one."""
         unasked = self._wanted - self.record.completion_tokens
-        return max(1, min(unasked, self.room_left(), self.allowed - self.number + 1))
+        return min(unasked, self.room_left(), self.allowed - self.number + 1)
 
     def room_left(self) -> int:
         """Tokens that still fit into the context."""

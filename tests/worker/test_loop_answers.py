@@ -137,6 +137,17 @@ def test_b29_a_forced_close_that_does_not_fit_ends_the_run():
     assert done.usage.hidden_tokens == 0
 
 
+def test_b3_tokens_that_were_put_in_take_room_of_the_context():
+    prompt, closing = (TOKENIZER.encode(text) for text in ("hello\n<think>\n", "\n</think>\n\n"))
+    most = len(prompt) + 3 + len(closing) + 4
+    bench = Bench(saying("one two three four five six"), writer=writer_of(OPENING), max_len=most)
+    bench.hello()
+    bench.say(submit(plan=Plan(thinking=Thinking(True, 3))))
+    done = bench.turn_until_done("r1")
+    assert (done.finish, done.detail) == ("length", "context")
+    assert (done.usage.hidden_tokens, done.usage.completion_tokens) == (len(closing), 3 + 4)
+
+
 def test_b31_a_close_marker_as_first_token_closes_once():
     bench, done = _run("</think>\n\nHi", OPENING, plan=THINKING)
     assert (_of_kind(bench, "reasoning"), _of_kind(bench, "text")) == ("", "Hi")

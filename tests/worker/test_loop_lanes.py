@@ -334,7 +334,7 @@ def test_a_round_writes_no_more_than_its_client_has_credit_for(in_blocks: None):
     bench.turn(6)
     assert bench.numbers("r1") == [1, 2, 3]
     bench.say(Credit("r1", 5))
-    bench.turn(2)
+    bench.turn()
     assert bench.numbers("r1") == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
