@@ -5,13 +5,12 @@ messages go out through another.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from proto.faults import Refusal
 from proto.messages import Beat
-from worker import prefill
 from worker.admission import REPEAT_S, Queue, Rates, draining, queue_timeout
 from worker.embedding.lane import EmbedLane
 from worker.grammar.closing import FormCloser
@@ -21,12 +20,9 @@ from worker.pricing import Pricing
 from worker.record import RunRecord
 from worker.reporter import Reporter
 from worker.run import Run, RunLimits, Vocabulary
-from worker.sampling.chooser import Chooser, Chosen
 from worker.siblings import SharedPrompts
 from worker.side import SideLane
-from worker.speculation.round import Round
-from worker.speculation.walk import Take
-from worker.state.slot import Slot
+from worker.steps import Steps, TokenEngine
 from worker.types import (
     Allow,
     Broken,
@@ -48,25 +44,6 @@ ROUND_FAILED = "round.failed"
 
 IDLE_WAIT_S = 0.5  # longest sleep, so that clocks are looked at
 BOARD_S = 1.0  # how often the numbers for the beats are made
-
-
-class TokenEngine(Protocol):
-    """What the loop asks of the engine (`engine.Engine`, or a scripted one in tests)."""
-
-    @property
-    def free_slots(self) -> int: ...
-    @property
-    def kv_bytes_free(self) -> int: ...
-    def open(
-        self, prompt: tuple[int, ...], chooser: Chooser, *, salt: str | None, is_side: bool
-    ) -> Slot: ...
-    def close(self, slot: Slot) -> None: ...
-    def plan(self, prompt: tuple[int, ...]) -> prefill.Plan: ...
-    def read_chunk(self, slot: Slot, end: int) -> Chosen | None: ...
-    def share(self, slot: Slot) -> Any: ...
-    def take_shared(self, slot: Slot, state: Any) -> Chosen: ...
-    def round(self, slot: Slot, room: int, take: Take) -> Round: ...
-    def inject(self, slot: Slot, ids: Sequence[int]) -> None: ...
 
 
 class WorkerFailed(Exception):
@@ -114,6 +91,9 @@ class Loop:
         self._metrics = Metrics()
         self._tell = Reporter(
             outbox, self._metrics, self._rates, tokenizer_hash=tokenizer_hash, clock=clock
+        )
+        self._steps = Steps(
+            engine, self._shared, pricing, self._rates, self._metrics, self._tell, clock
         )
 
     def run(self) -> None:
@@ -291,7 +271,7 @@ class Loop:
 
     def _advance(self, run: Run) -> None:
         try:
-            ending = self._step(run)
+            ending = self._steps.step(run)
         except AssertionError:
             raise
         except Exception as fault:
@@ -299,61 +279,6 @@ class Loop:
             ending = Ending("error", "internal", type(fault).__name__)
         if ending is not None:
             self._end(run, ending)
-
-    def _step(self, run: Run) -> Ending | None:
-        assert run.slot is not None
-        if ids := run.hidden_due:
-            return self._inject(run, run.slot, ids)
-        if run.is_reading:
-            chosen = self._read(run, run.slot)
-            if chosen is None:
-                return None
-            run.take(chosen, self._clock())
-        elif (chosen := run.next_of_end()) is not None:
-            run.take(chosen, self._clock())
-        else:
-            self._round(run, run.slot)
-        self._tell.delta(run.release())
-        return run.ending
-
-    def _read(self, run: Run, slot: Slot) -> Chosen | None:
-        if run.shared is not None:
-            state, run.shared = run.shared, None
-            return self._engine.take_shared(slot, state)
-        chosen = self._read_chunk(run, slot)
-        if chosen is not None and self._shared.is_reader(run):
-            self._shared.keep(run, self._engine.share(slot))
-        return chosen
-
-    def _read_chunk(self, run: Run, slot: Slot) -> Chosen | None:
-        assert run.plan is not None
-        start, length, began_s = slot.kv_len, len(run.prompt), self._clock()
-        end = run.plan.chunk_end(start, length)
-        chosen = self._engine.read_chunk(slot, end)
-        seconds = self._clock() - began_s
-        run.record.forwarded_tokens += end - start
-        self._rates.saw_prefill(end - start, seconds)
-        self._metrics.saw_chunk(seconds)
-        self._tell.progress(run, end)
-        return chosen
-
-    def _round(self, run: Run, slot: Slot) -> None:
-        began_s = self._clock()
-        made = self._engine.round(
-            slot, run.most_next, lambda chosen: run.take(chosen, self._clock())
-        )
-        seconds = self._clock() - began_s
-        run.record.saw_round(made)
-        self._rates.saw_round(len(made.tokens), seconds)
-        self._metrics.saw_round(made, seconds)
-        self._pricing.saw_round(made)
-
-    def _inject(self, run: Run, slot: Slot, ids: Sequence[int]) -> Ending | None:
-        if len(ids) >= run.room_left():
-            return Ending("length", "context")
-        self._engine.inject(slot, ids)
-        self._tell.delta(run.take_hidden(ids))
-        return None
 
     # The end of a run that holds a slot, in every way there is.
 

@@ -293,6 +293,20 @@ def test_only_nodes_as_deep_as_what_was_written_count():
     assert [matched(guess, some) for some in ([2, 3, 9], [9, 3], [2, 3, 4, 5])] == [2, 0, 3]
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 3.0])
+def test_scores_that_rise_or_are_no_numbers_are_brought_into_order_and_cut(wrong: float):
+    scores = (1.0, 0.5, wrong, 0.9, wrong)
+    tree = DraftTree((1, 2, 3, 4, 5), (-1, 0, 1, 2, 0), scores, (Source.BLOCK,) * 5)
+    odds = Odds()
+    check(odds.weighed(tree, Source.BLOCK))
+    for rows in range(2, 6):
+        best = cut([odds.weighed(tree, Source.BLOCK)], SLOPE, Bounds(rows, margin=0.0))
+        assert best is not None
+        check(best.tree)
+    odds.learn(tree, Source.BLOCK, [2, 3, 4])
+    assert 0.05 <= odds.factor(Source.BLOCK) <= 2.0
+
+
 @given(trees())
 def test_believed_scores_still_fall_and_are_no_more_than_certain(tree: DraftTree):
     odds = Odds()

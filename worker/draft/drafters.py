@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
-from proto.worker_settings import WorkerSettings
+from proto.worker_settings import LookupSettings, WorkerSettings
 from worker.draft.base import Drafter
 from worker.draft.form import FormDrafter
 from worker.draft.lookup import CopyRates, LookupDrafter, Stores
+from worker.draft.ngrams import MOST_COMPARED, SHORT
+from worker.faults import StartFault
 
 
 def drafters_of(
@@ -18,8 +20,11 @@ def drafters_of(
     """What makes the drafters of one slot, the cheapest first. They share what was learned.
 
     `new_block`: makes a block drafter, where there is one.
+
+    Raises: StartFault for numbers with which nothing would ever be copied.
     """
     rates, lookup = CopyRates(), settings.draft.lookup
+    _check(lookup, most_rows)
 
     def new() -> Sequence[Drafter]:
         if not settings.speculation.enabled:
@@ -40,3 +45,16 @@ def drafters_of(
         return drafters
 
     return new
+
+
+def _check(lookup: LookupSettings, most_rows: int) -> None:
+    if not SHORT <= lookup.min_match <= MOST_COMPARED:
+        raise StartFault(
+            f"worker.draft.lookup.min_match is {lookup.min_match}; it must be {SHORT} to "
+            f"{MOST_COMPARED}."
+        )
+    if not 0.0 <= lookup.min_expected < most_rows:
+        raise StartFault(
+            f"worker.draft.lookup.min_expected is {lookup.min_expected}; it must be at least 0 and "
+            f"below the {most_rows} rows of worker.speculation.max_rows."
+        )

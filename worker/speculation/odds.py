@@ -21,9 +21,15 @@ class Odds:
         return self._factors.get(source, 1.0)
 
     def weighed(self, tree: DraftTree, source: Source) -> DraftTree:
-        """A tree of one source with the scores that are to be believed."""
-        factor = self.factor(source)
-        return replace(tree, scores=tuple(min(1.0, score * factor) for score in tree.scores))
+        """A tree of one source with the scores that are to be believed.
+
+        They fall along every path, whatever the drafter said: a cut of them must be a tree.
+        """
+        factor, believed = self.factor(source), [1.0]
+        for parent, score in zip(tree.parents[1:], tree.scores[1:], strict=True):
+            # In this order of arguments a score that is no number is believed the least.
+            believed.append(max(0.0, min(score * factor, believed[parent])))
+        return replace(tree, scores=tuple(believed))
 
     def learn(self, tree: DraftTree, source: Source, written: Sequence[int]) -> None:
         """Compares a tree as it was drafted, submitted or not, with what was written then.

@@ -1,0 +1,117 @@
+"""One step of one run: what the engine does for it, and what is noted and sent of that.
+
+Knows no queue and no order of runs; the loop says whose step is next.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from worker import prefill
+from worker.admission import Rates
+from worker.metrics import Metrics
+from worker.pricing import Pricing
+from worker.reporter import Reporter
+from worker.run import Run
+from worker.sampling.chooser import Chooser, Chosen
+from worker.siblings import SharedPrompts
+from worker.speculation.round import Round
+from worker.speculation.walk import Take
+from worker.state.slot import Slot
+from worker.types import Ending
+
+
+class TokenEngine(Protocol):
+    """What the loop asks of the engine (`engine.Engine`, or a scripted one in tests)."""
+
+    @property
+    def free_slots(self) -> int: ...
+    @property
+    def kv_bytes_free(self) -> int: ...
+    def open(
+        self, prompt: tuple[int, ...], chooser: Chooser, *, salt: str | None, is_side: bool
+    ) -> Slot: ...
+    def close(self, slot: Slot) -> None: ...
+    def plan(self, prompt: tuple[int, ...]) -> prefill.Plan: ...
+    def read_chunk(self, slot: Slot, end: int) -> Chosen | None: ...
+    def share(self, slot: Slot) -> Any: ...
+    def take_shared(self, slot: Slot, state: Any) -> Chosen: ...
+    def round(self, slot: Slot, room: int, take: Take) -> Round: ...
+    def inject(self, slot: Slot, ids: Sequence[int]) -> None: ...
+
+
+class Steps:
+    """Makes steps. One thread uses it, that of the loop."""
+
+    def __init__(
+        self,
+        engine: TokenEngine,
+        shared: SharedPrompts[Any],
+        pricing: Pricing,
+        rates: Rates,
+        metrics: Metrics,
+        tell: Reporter,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._shared = shared
+        self._pricing = pricing
+        self._rates = rates
+        self._metrics = metrics
+        self._tell = tell
+        self._clock = clock
+
+    def step(self, run: Run) -> Ending | None:
+        """A chunk of its prompt, a round, or tokens put in; its end where that brought one."""
+        assert run.slot is not None
+        if ids := run.hidden_due:
+            return self._inject(run, run.slot, ids)
+        if run.is_reading:
+            chosen = self._read(run, run.slot)
+            if chosen is None:
+                return None
+            run.take(chosen, self._clock())
+        elif (chosen := run.next_of_end()) is not None:
+            run.take(chosen, self._clock())
+        else:
+            self._round(run, run.slot)
+        self._tell.delta(run.release())
+        return run.ending
+
+    def _read(self, run: Run, slot: Slot) -> Chosen | None:
+        if run.shared is not None:
+            state, run.shared = run.shared, None
+            return self._engine.take_shared(slot, state)
+        chosen = self._read_chunk(run, slot)
+        if chosen is not None and self._shared.is_reader(run):
+            self._shared.keep(run, self._engine.share(slot))
+        return chosen
+
+    def _read_chunk(self, run: Run, slot: Slot) -> Chosen | None:
+        assert run.plan is not None
+        start, length, began_s = slot.kv_len, len(run.prompt), self._clock()
+        end = run.plan.chunk_end(start, length)
+        chosen = self._engine.read_chunk(slot, end)
+        seconds = self._clock() - began_s
+        run.record.forwarded_tokens += end - start
+        self._rates.saw_prefill(end - start, seconds)
+        self._metrics.saw_chunk(seconds)
+        self._tell.progress(run, end)
+        return chosen
+
+    def _round(self, run: Run, slot: Slot) -> None:
+        began_s = self._clock()
+        made = self._engine.round(
+            slot, run.most_next, lambda chosen: run.take(chosen, self._clock())
+        )
+        seconds = self._clock() - began_s
+        run.record.saw_round(made)
+        self._rates.saw_round(len(made.tokens), seconds)
+        self._metrics.saw_round(made, seconds)
+        self._pricing.saw_round(made)
+
+    def _inject(self, run: Run, slot: Slot, ids: Sequence[int]) -> Ending | None:
+        if len(ids) >= run.room_left():
+            return Ending("length", "context")
+        self._engine.inject(slot, ids)
+        self._tell.delta(run.take_hidden(ids))
+        return None
