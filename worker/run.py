@@ -194,7 +194,7 @@ class Run:
     def _begin_form(self, blank: tuple[int, ...]) -> None:
         """Behind the reasoning the answer's form begins, once the template's blank is there."""
         self._hidden_due = blank if self.chooser.is_free and self.chooser.matcher else ()
-        self.chooser.is_free = bool(self._hidden_due)
+        self.chooser.is_free = False
 
     def _ending(self, *, is_end: bool, now_s: float) -> Ending | None:
         if self.text.is_stopped:

@@ -99,7 +99,11 @@ class ScriptedEngine:
         self.is_consuming = False  # what is written goes through the run's grammar as well
         self._clock = clock
         self._chunk = chunk
+        self.logprob: float | None = None  # of each token
         self.steps: list[Slot] = []  # whose turn it was, in order
+        self.rooms: list[int] = []  # of each round, in order
+        self.salts: list[str | None] = []  # of each prompt, in order
+        self.living_prompts: WeakSet[ScriptedPrompt] = WeakSet()
         self.price_ms = 1.0  # of a verify, which takes 1 ms
         self.trial_s = 0.0
         self.trial_rows: list[int] = []  # of each trial, in order
@@ -119,6 +123,7 @@ class ScriptedEngine:
     ) -> Slot:  # fmt: skip
         slot = self.side if is_side else self._free.pop()
         slot.reset(prompt, chooser, salt)
+        self.salts.append(salt)
         return slot
 
     def close(self, slot: Slot) -> None:
@@ -136,16 +141,19 @@ class ScriptedEngine:
         slot.commit_forward(end - slot.kv_len)
         return self._write(slot) if end == length else None
 
-    def share(self, slot: Slot) -> int:
-        return slot.kv_len
+    def share(self, slot: Slot) -> "ScriptedPrompt":
+        shared = ScriptedPrompt(slot.kv_len)
+        self.living_prompts.add(shared)
+        return shared
 
-    def take_shared(self, slot: Slot, state: int) -> Chosen:
-        slot.commit_forward(state)
+    def take_shared(self, slot: Slot, shared: "ScriptedPrompt") -> Chosen:
+        slot.commit_forward(shared.length)
         return self._write(slot)
 
     def round(self, slot: Slot, room: int, take: Take) -> Round:
         self._pass(self.round_s)
         self.steps.append(slot)
+        self.rooms.append(room)
         tokens: list[int] = []
         for _ in range(min(room, 1 + self.guessed)):
             slot.commit_forward(1)
@@ -181,12 +189,19 @@ class ScriptedEngine:
             slot.chooser.matcher.consume(token)
         slot.chooser.skip(1)
         slot.commit_choice(token)
-        return Chosen(token)
+        return Chosen(token, self.logprob)
 
     def _pass(self, seconds: float) -> None:
         self._clock.now += seconds
         if self.fault is not None:
             raise self.fault
+
+
+class ScriptedPrompt:
+    """The state of a prompt that was read."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
 
 
 class ScriptedTrial:

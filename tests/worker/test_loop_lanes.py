@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import Bench, ScriptedEngine, ending_after, letters, submit, writer_of
+from scripted import Bench, ending_after, letters, submit, writer_of
 
 from proto.messages import Cancel, Credit, Delta, Done, Queued, Refused
 from proto.plan import Plan, Thinking
@@ -225,6 +225,20 @@ def test_several_answers_read_their_prompt_once(lanes: int):
     assert not bench.loop._shared._kept and not bench.loop._shared._readers
 
 
+def test_the_state_of_a_shared_prompt_is_let_go_when_no_other_can_want_it():
+    bench = _bench(lanes=2, slots=2)
+    _ask_for(bench, 2, prompt="hello")
+    bench.turn(2)
+    assert bench.text("r1") and len(bench.engine.living_prompts) == 1  # a third might come
+    bench.say(Cancel("r0", 1, "gone"))
+    bench.turn()
+    assert not _finished(bench, "r1")
+    assert len(bench.engine.living_prompts) == 1
+    bench.say(Cancel("r1", 1, "gone"))
+    bench.turn()
+    assert not bench.engine.living_prompts
+
+
 def test_when_the_reader_leaves_the_next_one_reads():
     bench = _bench(ending_after(3), lanes=2, slots=3, chunk=8)
     _ask_for(bench, 3)
@@ -318,41 +332,3 @@ def test_the_answers_of_one_request_take_one_place_of_the_queue():
     bench.turn_until_done("other")
     assert all(_finished(bench, f"r{choice}") for choice in range(16))
     assert [refused.run_id for refused in bench.messages(Refused)] == ["late"]
-
-
-# Rounds that write several tokens.
-
-
-@pytest.fixture
-def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ScriptedEngine, "guessed", 5)
-
-
-def test_a_round_writes_no_more_than_its_client_has_credit_for(in_blocks: None):
-    bench = _bench()
-    bench.say(submit(credit=3))
-    bench.turn(6)
-    assert bench.numbers("r1") == [1, 2, 3]
-    bench.say(Credit("r1", 5))
-    bench.turn()
-    assert bench.numbers("r1") == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
-def test_a_round_goes_out_as_one_message_and_stops_at_the_last_token_asked_for(in_blocks: None):
-    bench = _bench()
-    bench.say(submit(params={"temperature": 0.0, "max_tokens": 9}))
-    done = bench.turn_until_done("r1")
-    assert [len(delta.ids) for delta in bench.messages(Delta)] == [1, 6, 2]
-    assert [delta.first for delta in bench.messages(Delta)] == [1, 2, 8]
-    assert bench.text("r1") == "abcdefghi"
-    assert (done.finish, done.usage.completion_tokens) == ("length", 9)
-    assert (done.spec.rounds, done.spec.plain) == (2, 0)
-    assert (done.spec.draft_tokens, done.spec.draft_accepted) == (6, 6)
-
-
-def test_the_end_of_an_answer_ends_its_round(in_blocks: None):
-    bench = _bench(ending_after(4))
-    bench.say(submit())
-    assert bench.turn_until_done("r1").finish == "stop"
-    assert bench.text("r1") == "abcd"
-    assert bench.numbers("r1") == [1, 2, 3, 4, 5]
