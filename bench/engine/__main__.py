@@ -49,6 +49,7 @@ def main() -> int:
     options.add_argument("--threads", type=int, default=physical_cores())
     options.add_argument("--model", type=Path, default=Path.home() / rows.EMBEDDED)
     options.add_argument("--nice", type=int, default=0, help="below 0 on a busy machine (root)")
+    options.add_argument("--block", type=Path, help="a folder made by `tandem train-drafter`")
     options.add_argument("--llamacpp", type=Path, help=argparse.SUPPRESS)
     args = options.parse_args()
     os.nice(args.nice)
@@ -125,6 +126,7 @@ class Run:
                 min(self.args.rounds, SPECULATION_ROUNDS),
                 self.args.threads,
                 self.args.llamacpp,
+                self.args.block,
                 self._watch,
             )
             part = Speculation(setup)

@@ -17,7 +17,13 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from proto.worker_settings import Launch, WeightLayout, WorkerSettings
+from proto.worker_settings import (
+    BlockSettings,
+    DraftSettings,
+    Launch,
+    WeightLayout,
+    WorkerSettings,
+)
 from worker.build import build_engine
 from worker.engine import Engine
 from worker.loading.locate import open_checkpoint
@@ -102,9 +108,12 @@ def read(engine: Engine, prompt: Sequence[int], chooser: Chooser, *, is_plain: b
     return slot
 
 
-def engine_of(path: Path, layout: WeightLayout, max_len: int = MAX_LEN) -> Engine:
-    """One that reads prompts as a worker on a CPU does."""
-    settings = WorkerSettings(model=str(path), weights=layout, max_len=max_len)
+def engine_of(
+    path: Path, layout: WeightLayout, max_len: int = MAX_LEN, block: Path | None = None
+) -> Engine:
+    """One that reads prompts as a worker on a CPU does. `block`: the folder of a drafter."""
+    draft = DraftSettings(block=BlockSettings("" if block is None else str(block)))
+    settings = WorkerSettings(model=str(path), weights=layout, max_len=max_len, draft=draft)
     launch = Launch(settings, "bench", str(path), "", "")
     machine = Machine("cpu", threads=0, chunk=CHUNK, lanes=1, slots=1)
     return build_engine(launch, machine, open_checkpoint(path), masked_ids=(), end_ids=())

@@ -36,19 +36,21 @@ PROBES = 2  # answers with each of them
 PEER_ROUNDS = 2  # of transformers, which is slow
 UNPAYABLE_TOKENS = 160
 PAIRS: tuple[tuple[WeightLayout, str], ...] = (("bf16", "BF16"), ("q4", "Q4_1"))
-PLAIN, LOOKUP = "tandem, plain", "tandem, lookup"
+PLAIN, LOOKUP, BLOCK = "tandem, plain", "tandem, lookup", "tandem, lookup and block"
 REST_S = 0.02  # threads of one that still spin would slow the next
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a run is given. `llamacpp`: a Python that has it, or None."""
+    """What a run is given. `llamacpp`: a Python that has it, `block`: the folder of a drafter, or
+    None."""
 
     model: Path
     folder: Path
     rounds: int
     threads: int
     llamacpp: Path | None
+    block: Path | None
     watch: Callable[[], None]
 
 
@@ -91,6 +93,8 @@ class Speculation:
             self.verdicts.append(told.agreed(f"{work.name}, own text, {layout}", said))
         one_of_each = {work.is_copy: work for work in reversed(some)}
         self._compare_unpayable(engine, tuple(one_of_each.values()), prices)
+        if self._setup.block is not None:
+            self._compare_block(self._setup.block, some, ours, prices)
 
     def _compare(
         self, title: str, work: Workload, task: Task, ours: Sequence[Drafting],
@@ -153,6 +157,20 @@ class Speculation:
                 time.sleep(REST_S)
             self._setup.watch()
         return found
+
+    def _compare_block(
+        self, block: Path, some: Sequence[Workload], ours: Sequence[Ours], prices: Prices
+    ) -> None:
+        """What a block drafter adds, in text that the model writes itself."""
+        drafter = Ours(BLOCK, engine_of(self._setup.model, "bf16", MAX_LEN, block), prices)
+        contenders = [*ours, drafter]
+        for work in some:
+            title = f"{work.name}, own text, bf16"
+            found = self._alternate(contenders, work.free, self._setup.rounds)
+            self.lines += ["", *told.speeds(title, found, BLOCK)]
+            self.lines += ["", *told.rounds(found[BLOCK])]
+            levels = [level for level in told.FRESH if not work.is_copy]
+            self.verdicts += told.judged(title, found, BLOCK, {"plain": PLAIN}, levels)
 
     @contextmanager
     def _peer(self, kind: str) -> Iterator[LlamaCpp | None]:

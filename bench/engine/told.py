@@ -35,7 +35,7 @@ FRESH = (Level("always", "plain", 0.95),)
 def speeds(title: str, found: Mapping[str, Sequence[Written]], ours: str) -> list[str]:
     """A line for each contender; ours beside it, formed within each round."""
     lines = [
-        f"| {title} | tokens/s | tokens a round | ms a round | lookup / this |",
+        f"| {title} | tokens/s | tokens a round | ms a round | {ours} / this |",
         "|---" * 5 + "|",
     ]
     for name, answers in found.items():
@@ -125,7 +125,7 @@ def judged(
             lines.append(f"| {level.level} | {title} | – | ≥ {level.least} | no llama.cpp |")
             continue
         measured = ratio(found[ours], found[name])
-        what = f"{title}: lookup / {name}"
+        what = f"{title}: {ours} / {name}"
         lines.append(_verdict(level.level, what, measured, level.least))
     return lines
 

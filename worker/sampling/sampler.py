@@ -87,7 +87,7 @@ def _count_left(
         weights = np.exp(scores[:count])
         total = weights.sum() if sampling.top_k else _total_weight(logits, best, sampling)
         reached = np.cumsum(weights) / total
-        if reached[-1] < sampling.top_p and not (is_all or sampling.top_k):
+        if reached[-1] < sampling.top_p and not is_all:
             return None
         count = min(count, int(np.searchsorted(reached, sampling.top_p)) + 1)
     if sampling.min_p > 0.0:
@@ -115,7 +115,7 @@ def _drawn_of_all(logits: NDArray[np.float32], best: int, sampling: Sampling, nu
     least = math.exp(-math.exp(-(leader + REACHES[0]))) - 1e-9
     lifted = _uniform(sampling, number, np.arange(len(logits))) > least
     lifted[ids] = True
-    ids = np.flatnonzero(lifted & (logits > -np.inf))
+    ids = np.flatnonzero(lifted)
     scores = (logits[ids].astype(np.float64) - float(logits[best])) / sampling.temperature
     return int(ids[(scores + gumbel_noise(sampling, number, ids)).argmax()])
 
