@@ -460,6 +460,25 @@ def test_x9_a_drafter_that_is_not_worth_its_time_costs_three_of_a_hundred_at_mos
         assert 10 < len(asked) * cost_ms <= 0.031 * 1000 * SLOPE.plain + cost_ms
 
 
+def test_a_drafter_that_has_no_guess_costs_no_more():
+    silent = Costly(4.0, 0.9)
+    silent._guess = lambda ctx, room: None
+    drafting = _drafting(silent, clock=lambda: silent.now_s)
+    for silent.round in range(1000):
+        assert _propose(drafting) == ()
+    assert 10 < len(silent.asked) * 4.0 <= 0.031 * 1000 * SLOPE.plain + 4.0
+
+
+def test_a_single_slow_answer_does_not_silence_a_drafter_for_long():
+    drafter = Costly(4.0, 0.15)
+    drafting = _drafting(drafter, clock=lambda: drafter.now_s)
+    for drafter.round in range(600):
+        drafter.cost_ms = 400.0 if len(drafter.asked) == 1 else 4.0
+        _propose(drafting)
+    slow, following = drafter.asked[1:3]
+    assert 100 < following - slow < 500
+
+
 def test_while_a_copy_runs_a_drafter_that_would_do_worse_is_hardly_asked():
     copy = Guessing(lambda ctx, room: line([ctx[-1], *range(5, 30)], score=0.99))
     copy.source = Source.LOOKUP

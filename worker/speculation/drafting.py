@@ -16,7 +16,6 @@ from worker.speculation.tree import DraftTree, Source
 
 MS = 1000.0
 
-
 MOST_IDLE_COST = 0.03  # of a plain step, for guesses that are not worth their time just now
 WEIGHT = 0.3  # of the newest sample, in what a drafter costs and is worth
 
@@ -84,13 +83,13 @@ class Drafting:
                 assert tree.tokens[0] == ctx[-1], "a guess must stand on the last token"
                 tree = possible(tree.within(room), self._end_ids, chooser)
             seat.saw_cost((self._clock() - began_s) * MS)
-            if tree is None or not tree.drafted:
-                continue
-            draft = Draft(seat.drafter.source, tree)
-            drafts.append(draft)
-            best = best_part(self._weighed(draft), prices, bounds)
+            best = None
+            if tree is not None and tree.drafted:
+                draft = Draft(seat.drafter.source, tree)
+                drafts.append(draft)
+                best = best_part(self._weighed(draft), prices, bounds)
+            seat.saw_worth(best)
             if best is not None:
-                seat.saw_worth(best)
                 best_other = max(best_other, best.value)
         return tuple(drafts)
 
@@ -147,9 +146,11 @@ class _Seat:
         """Learns from one time that it was asked."""
         self._cost_ms = _moved(self._cost_ms, cost_ms)
 
-    def saw_worth(self, best: Cut) -> None:
-        """Learns from the best that could be made of a guess."""
-        worth = best.value / (1.0 + (self._cost_ms or 0.0) / best.price_ms)
+    def saw_worth(self, best: Cut | None) -> None:
+        """Learns from the best that could be made of its answer; None where it had no guess."""
+        worth = 0.0
+        if best is not None:
+            worth = best.value / (1.0 + (self._cost_ms or 0.0) / best.price_ms)
         self._worth = _moved(self._worth, worth)
 
 
