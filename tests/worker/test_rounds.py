@@ -492,6 +492,22 @@ def test_a_run_that_must_stop_ends_the_walk_there(engine: Engine):
     engine.close(slot)
 
 
+def test_a_drafter_is_judged_by_every_round_whether_its_guess_was_verified_or_not(engine: Engine):
+    text = [*PROMPT, *_plain(engine, "greedy")]
+    guess = adversary(text)
+    rows = {1: 10.0, 64: 73.0}  # a millisecond for each row more
+    slope = Prices({256: 10.0}, {256: {"chain": rows, "tree": rows}}, {"chain": 0.0, "tree": 0.0})
+    _speculate(engine, [Guessing(lambda ctx, room: guess(ctx, room))], slope)
+    slot = _open(engine, "greedy")
+    read(engine, slot)
+    wrong = [done for done, _ in rounds(engine, slot, 40)]
+    assert wrong[0].kind == "block" and {done.kind for done in wrong[-20:]} == {"plain"}
+    guess = oracle(text)
+    right = [done for done, _ in rounds(engine, slot, 80)]
+    assert right[0].kind == "plain" and {done.kind for done in right[-5:-1]} == {"block"}
+    engine.close(slot)
+
+
 def test_b47_a_round_without_a_proposal_counts_as_plain(engine: Engine):
     record, metrics = RunRecord("r", 0.0), Metrics()
     text = [*PROMPT, *_plain(engine, "greedy")]
@@ -661,6 +677,10 @@ def test_a_slot_with_a_block_drafter_is_thawed_to_the_same_guesses(drafted_engin
     assert [done.tree.tokens for done, _ in rounds(drafted_engine, slot, 20)] == [
         tree.tokens for tree in first
     ]
+    slot.thaw(frozen)
+    block = slot.drafting._drafters[-1]
+    block.rewind(len(PROMPT))
+    assert slot.freeze() != frozen  # though nothing else of it has changed
     drafted_engine.close(slot)
 
 
