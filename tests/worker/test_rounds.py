@@ -1,5 +1,6 @@
 """A round writes what plain decoding writes, whatever is guessed; rows are those of their path."""
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -56,7 +57,7 @@ from worker.sampling.params import Sampling
 from worker.settings import Machine
 from worker.speculation.cut import Bounds
 from worker.speculation.drafting import Drafting
-from worker.speculation.prices import UNMEASURED, Prices
+from worker.speculation.prices import UNMEASURED, Prices, RoundPrices
 from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import walk
 from worker.state.slot import Slot
@@ -136,9 +137,15 @@ def _letters_forever() -> Matcher:
     return COMPILER.compile(form)
 
 
-def _speculate(engine: Engine, drafters: Sequence[Drafter], prices: Prices = ALL_FREE) -> None:
+ALL_ROWS = Bounds(64)
+
+
+def _speculate(
+    engine: Engine, drafters: Sequence[Drafter], prices: Prices = ALL_FREE,
+    bounds: Bounds = ALL_ROWS,
+) -> None:  # fmt: skip
     """From here on the engine's slots are drafted by these."""
-    engine._speculation = Speculation(prices, Bounds(64), lambda: drafters)
+    engine._speculation = Speculation(prices, bounds, lambda: drafters)
     for slot in engine._free:
         slot.drafting = Drafting(drafters, engine.facts.end_ids, lambda: 0.0)
 
@@ -508,6 +515,49 @@ def test_a_drafter_is_judged_by_every_round_whether_its_guess_was_verified_or_no
     engine.close(slot)
 
 
+class Asked(Prices):
+    """Prices that remember of which context and up to how many rows they were asked."""
+
+    def at(self, length: int, most_rows: int) -> RoundPrices:
+        asked.append((length, most_rows))
+        return super().at(length, most_rows)
+
+
+asked: list[tuple[int, int]] = []
+
+
+def test_a_round_is_priced_by_the_context_that_it_reads(engine: Engine):
+    text = [*PROMPT, *_plain(engine, "greedy")]
+    guess = oracle(text, 5)
+    rows = {1: 10.0, 64: 73.0}
+    prices = Asked({256: 10.0}, {256: {"chain": rows, "tree": rows}}, {"chain": 2.0, "tree": 0.0})
+    drafter = Guessing(lambda ctx, room: guess(ctx, room) if len(ctx) % 2 else None)
+    _speculate(engine, [drafter], prices, Bounds(4))
+    slot = _open(engine, "greedy")
+    read(engine, slot)
+    asked.clear()
+    lengths, priced = [slot.kv_len], []
+    for done, _ in rounds(engine, slot, 12):
+        lengths.append(lengths[-1] + len(done.tokens))
+        priced.append((len(done.tree), done.price_ms))
+    assert asked == [(length, 4) for length in lengths[:-1]]
+    assert {(1, 10.0), (4, 15.0)} <= set(priced)
+    assert all(ms == (11.0 + rows if rows > 1 else 10.0) for rows, ms in priced)
+    engine.close(slot)
+
+
+def test_each_part_of_a_round_has_a_time_of_its_own(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    _speculate(engine, [Guessing(oracle([*PROMPT, *_plain(engine, "greedy")]))])
+    slot = _open(engine, "greedy")
+    read(engine, slot)
+    monkeypatch.setattr(engine, "_clock", itertools.count().__next__)  # a second later each time
+    ((done, _),) = rounds(engine, slot, 8)
+    assert (done.draft_ms, done.verify_ms, done.walk_ms, done.commit_ms) == (1000.0,) * 4
+    engine.close(slot)
+
+
 def test_b47_a_round_without_a_proposal_counts_as_plain(engine: Engine):
     record, metrics = RunRecord("r", 0.0), Metrics()
     text = [*PROMPT, *_plain(engine, "greedy")]
@@ -682,6 +732,20 @@ def test_a_slot_with_a_block_drafter_is_thawed_to_the_same_guesses(drafted_engin
     block.rewind(len(PROMPT))
     assert slot.freeze() != frozen  # though nothing else of it has changed
     drafted_engine.close(slot)
+
+
+def test_a_short_request_beside_the_others_is_not_drafted(drafted_engine: Engine):
+    drafted_engine.use_prices(ALL_FREE)
+    slot = drafted_engine.open(PROMPT, _chooser("greedy"), is_side=True)
+    read(drafted_engine, slot)
+    assert {done.kind for done, _ in rounds(drafted_engine, slot, 12)} == {"plain"}
+    drafted_engine.close(slot)
+
+
+def test_what_is_timed_forwards_what_a_slot_forwards(drafted_engine: Engine):
+    slot = drafted_engine._free[0]
+    (timed, *_) = drafted_engine.trials(64).args
+    assert timed.drafting.tapped == slot.drafting.tapped != ()
 
 
 def test_what_a_block_drafter_holds_counts_in_what_slots_may_take(drafted_engine: Engine):
