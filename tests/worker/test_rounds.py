@@ -89,9 +89,11 @@ BYTES = TOKENIZER.token_bytes
 MASKED = tuple(token for token in range(512) if token >= len(BYTES) or BYTES[token] is None)
 
 
-def _engine(path: Path, *, stores: SuffixStores | None = None, **changes: object) -> Engine:
+def _engine(
+    path: Path, *, stores: SuffixStores | None = None, slots: int = 1, **changes: object
+) -> Engine:
     settings = replace(WorkerSettings(model=str(path), weights="fp32", threads=1), **changes)
-    machine = Machine("cpu", threads=1, chunk=64, lanes=1, slots=1)
+    machine = Machine("cpu", threads=1, chunk=64, lanes=1, slots=slots)
     launch = Launch(settings, "tiny", str(path), "ipc:///x", "/x")
     return build_engine(
         launch, machine, open_checkpoint(path), masked_ids=MASKED, end_ids=(2,), stores=stores,
@@ -762,7 +764,7 @@ def test_drafters_are_those_of_the_settings(tmp_path: Path, store: StoreMode):
     draft = DraftSettings(lookup, BlockSettings(str(tmp_path / "drafter")))
     stores = cast("SuffixStores", Shelves())
     engine = _engine(
-        tmp_path, stores=stores, draft=draft, speculation=SpeculationSettings(max_rows=5)
+        tmp_path, stores=stores, slots=2, draft=draft, speculation=SpeculationSettings(max_rows=5)
     )
     assert engine._speculation.stores is stores
     assert engine._speculation.are_prompts_kept == (store == "all")
@@ -776,6 +778,8 @@ def test_drafters_are_those_of_the_settings(tmp_path: Path, store: StoreMode):
     assert (copy._stores, block._budget) == (stores, 4)
     assert copy._rates is other_copy._rates and copy._index is not other_copy._index
     assert block._model is other_block._model and block._cache is not other_block._cache
+    one, other = (set(map(id, slot.drafting._drafters)) for slot in engine._free)
+    assert not one & other
 
 
 def test_without_speculation_nothing_is_loaded_and_nobody_guesses(tmp_path: Path):
