@@ -53,7 +53,7 @@ bench-gateway: ## what a request costs here, in nginx, Envoy and LiteLLM (6 min;
 	@bench/setup-peers $(PEERS_VENV)
 	@$(GATEWAY_VENV)/bin/python -m bench.gateway --tandem $(GATEWAY_VENV)/bin/tandem --peers $(PEERS_VENV)/bin $(BENCH)
 
-bench-engine: ## speed beside transformers and llama.cpp (35 min; BENCH='--only speculation')
+bench-engine: ## speed beside transformers and llama.cpp (45 min; BENCH='--only speculation')
 	@scripts/setup $(VENV) test-worker
 	@test -x $(LLAMACPP_VENV)/bin/python || python3 -m venv $(LLAMACPP_VENV)
 	@$(LLAMACPP_VENV)/bin/python -c 'import llama_cpp' 2>/dev/null || \
