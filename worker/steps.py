@@ -21,7 +21,7 @@ from worker.types import Ending
 
 
 class TokenEngine(Protocol):
-    """What the loop asks of the engine (`engine.Engine`, or a scripted one in tests)."""
+    """What loop and steps ask of the engine (`engine.Engine`, or a scripted one in tests)."""
 
     @property
     def free_slots(self) -> int: ...

@@ -17,16 +17,15 @@ from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorL
 from bench.engine.contenders import Following, LlamaCpp, chooser_of, read
 from bench.engine.workloads import Task
 from worker.engine import Engine
+from worker.process import CALIBRATION_CPU_S, SAMPLES_CPU
 from worker.sampling.chooser import Chosen, Logits
+from worker.sampling.sampler import NEAR_TIE_ULPS
+from worker.settings import MOST_ROWS
 from worker.speculation.calibration import Calibration, scope_of
 from worker.speculation.prices import SHAPES, Prices
 from worker.speculation.round import Round
 
-MOST_ROWS = 64
-CALIBRATION_S = 20.0  # as the worker
-SAMPLES = 5
 BLOCK = 8  # rounds of one way before the other goes on
-NEAR_TIE_ULPS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ def measured_prices(engine: Engine, vocab_size: int) -> Prices:
 def _calibrated(engine: Engine, vocab_size: int) -> Prices:
     scope = scope_of(
         max_len=engine.facts.max_len, most_rows=MOST_ROWS, vocab_size=vocab_size,
-        samples=SAMPLES, limit_s=CALIBRATION_S,
+        samples=SAMPLES_CPU, limit_s=CALIBRATION_CPU_S,
     )  # fmt: skip
     calibration = Calibration(scope, time.perf_counter)
     trial = engine.trials(calibration.length)

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bench.gpu.guesses import MOST_ROWS
 from bench.gpu.near_ties import gaps_in_ulps
 from bench.gpu.notes import Stage
 from bench.gpu.timing import settled_clock
@@ -20,7 +19,7 @@ from worker.models.decoder import Decoder
 from worker.sampling.chooser import Chooser, Chosen, Logits
 from worker.sampling.params import Sampling
 from worker.sampling.sampler import gumbel_noise
-from worker.settings import Machine
+from worker.settings import MOST_ROWS, Machine
 from worker.speculation.cut import Bounds
 from worker.speculation.prices import Prices
 from worker.state.slot import Slot

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from bench.gpu.tree_shapes import random_parents
 from worker.sampling.chooser import Chooser
+from worker.settings import MOST_ROWS
 from worker.speculation.tree import DraftTree, Source, ordered
 
 Guess = Callable[[Sequence[int], int], DraftTree | None]
 
 RIGHT_SHARE = 0.7  # of the tokens of a half-right chain
-MOST_ROWS = 64
 
 
 class Scripted:

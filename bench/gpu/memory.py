@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from bench.gpu.models import RandomTensors, build, random_ids, small
+from bench.gpu.models import WIDE, RandomTensors, build, random_ids, small
 from bench.gpu.notes import Notes, Stage
 from worker.kernels.attention import Prefill, Rows, Step
 from worker.kernels.choice import Heads, choose
@@ -17,25 +17,13 @@ MIB = 1024**2
 # The allocator gives blocks that are up to so much larger than was asked for.
 ROUNDING_BYTES = MIB
 TENSORS = 4  # keys, values, recurrent and convolution states
-WIDE = {
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "max_position_embeddings": 16_384,
-}
+LONG = {**WIDE, "num_hidden_layers": 8, "max_position_embeddings": 16_384}
 
 
 def run(stage: Stage, notes: Notes) -> None:
     """A dense and a hybrid model: an empty cache, a grown one, the peak between, the workspace."""
     for kind in ("llama", "qwen3_5_text"):
-        config = small(kind, stage, **({} if stage.is_tiny else WIDE))
+        config = small(kind, stage, **({} if stage.is_tiny else LONG))
         model = _model(config, stage)
         step, length = (16, 64) if stage.is_tiny else (1024, 8192)
         cache = _growing(kind, model, stage, notes, step=step, length=length)

@@ -59,12 +59,10 @@ NINE_B = {
     "linear_value_head_dim": 128,
 }
 
-# About a billion weights, in any family; a hybrid has 9 delta layers of them.
-ONE_B = {
-    "vocab_size": 32_768,
+# Layers of the width of a model of a billion weights, in any family.
+WIDE = {
     "hidden_size": 2048,
     "intermediate_size": 6144,
-    "num_hidden_layers": 12,
     "num_attention_heads": 16,
     "num_key_value_heads": 4,
     "head_dim": 128,
@@ -73,6 +71,8 @@ ONE_B = {
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
 }
+# About a billion weights; a hybrid has 9 delta layers of them.
+ONE_B = {**WIDE, "vocab_size": 32_768, "num_hidden_layers": 12}
 
 
 def small(kind: str, stage: Stage, **changes: Any) -> ModelConfig:

@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 
 from bench.gpu.engines import engine_of
-from bench.gpu.guesses import MOST_ROWS
 from bench.gpu.notes import Notes, Stage
 from worker.engine import Engine
 from worker.models.decoder import Decoder
+from worker.settings import MOST_ROWS
 from worker.speculation.calibration import Calibration, Scope, scope_of
 from worker.speculation.prices import SHAPES, Prices
 
