@@ -84,6 +84,25 @@ class DraftSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSettings:
+    """What is kept so that no turn is read twice; MiB, 0 = what fits the device.
+
+    `anchors_mb`, `anchor_tail`: copies of recurrent state, and how many of the newest are never
+    given up. `store_mb`: copies of whole conversations in host memory, of which one takes at most
+    `entry_share`. `guest_mb`: short requests beside a long conversation. `exact_resume`: only
+    states that give the same bits are used. `shared_prefixes`: tenants share system prompts.
+    """
+
+    anchors_mb: int = 0
+    anchor_tail: int = 4
+    store_mb: int = 0
+    entry_share: float = 0.25
+    guest_mb: int = 0
+    exact_resume: bool = False
+    shared_prefixes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """What one worker loads and how it runs.
 
@@ -107,6 +126,7 @@ class WorkerSettings:
     side: SideSettings = field(default_factory=SideSettings)
     speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
     draft: DraftSettings = field(default_factory=DraftSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from worker.models.layouts import Layout
 from worker.models.registry import NAMED_DEFAULTS
 from worker.settings import Machine, bounds_of, max_len_of
 from worker.speculation.prices import UNMEASURED, Prices
+from worker.state.keeping import keeping_of
 
 
 def build_engine(
@@ -81,7 +82,9 @@ def build_engine(
         stores=stores,
         are_prompts_kept=settings.draft.lookup.store == "all",
     )
-    return Engine(model, masked_ids, machine, facts, speculation, settled(clock, layout.device))
+    keeping = keeping_of(settings.cache, is_cuda=machine.device == "cuda")
+    ticking = settled(clock, layout.device)
+    return Engine(model, masked_ids, machine, facts, speculation, keeping, ticking)
 
 
 def _block_model(

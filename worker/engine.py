@@ -31,6 +31,10 @@ from worker.speculation.prices import Prices, RoundPrices
 from worker.speculation.round import Round, Stopwatch
 from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import Take, walk
+from worker.state.anchors import Anchors
+from worker.state.ask import Ask
+from worker.state.keeping import Keeping
+from worker.state.kept import Kept
 from worker.state.slot import Slot
 
 
@@ -91,6 +95,7 @@ class Engine:
         machine: Machine,
         facts: EngineFacts,
         speculation: Speculation,
+        keeping: Keeping,
         clock: Callable[[], float],
     ) -> None:
         self.facts = facts
@@ -102,19 +107,25 @@ class Engine:
         # The rows of a verify lie behind the sequence until a path of them is committed.
         most = facts.max_len + speculation.bounds.most_rows
         self._slot_bytes = self.cache_bytes(most)
-        self._free = [self._new_slot(speculation.new_drafters()) for _ in range(machine.slots)]
-        # For short requests, which nobody drafts; what the others hold is never touched.
-        self._side = self._new_slot(())
+        self._anchor_share = keeping.anchor_bytes // (machine.slots + 1), keeping.anchor_tail
+        self.kept = Kept(
+            lambda: self._new_slot(self._speculation.new_drafters()),
+            # For short requests, which nobody drafts; what the others hold is never touched.
+            self._new_slot(()),
+            slots=machine.slots,
+            keeping=keeping,
+            size_of=self.cache_bytes,
+        )
 
     @property
     def free_slots(self) -> int:
         """Slots that no run holds."""
-        return len(self._free)
+        return self.kept.free_slots
 
     @property
     def kv_bytes_free(self) -> int:
         """Cache that free slots may still take, in bytes."""
-        return len(self._free) * self._slot_bytes
+        return self.free_slots * self._slot_bytes
 
     def check(self) -> None:
         """Writes one greedy token, so that a model that cannot run is found at start.
@@ -122,7 +133,7 @@ class Engine:
         Raises: StartFault.
         """
         greedy = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
-        slot = self.open((0, 1), Chooser(greedy, (0, 1)))
+        slot = self.open(Ask((0, 1), Chooser(greedy, (0, 1))))
         try:
             self.read_chunk(slot, 1)
             self.read_chunk(slot, 2)
@@ -156,44 +167,54 @@ class Engine:
         """
         return partial(self._try, self._new_slot(self._speculation.new_drafters(), step=length))
 
-    def open(
-        self, prompt: tuple[int, ...], chooser: Chooser, *, salt: str | None = None,
-        is_side: bool = False,
-    ) -> Slot:  # fmt: skip
-        """Takes a free slot for a prompt, of which nothing is forwarded yet.
+    def open(self, ask: Ask) -> Slot:
+        """Takes a slot for a prompt; what of it is kept somewhere need not be forwarded."""
+        return self.kept.open(ask, self._plan(ask.prompt, ask.cuts))
 
-        `salt`: whose caches it may read and leave something in; None for none.
+    def close(self, slot: Slot, *, is_sound: bool = True) -> None:
+        """Gives the slot back; what was written may be used by later sequences of its salt.
+
+        `is_sound`: false where a step has failed, so that its state may be any.
         """
-        slot = self._side if is_side else self._free.pop()
-        slot.reset(prompt, chooser, salt)
-        return slot
-
-    def close(self, slot: Slot) -> None:
-        """Gives the slot back; what was written may be copied by later sequences of its salt."""
-        if slot is not self._side:
+        if is_sound and slot.drafting.is_any:
             self._speculation.keep(slot)
-            self._free.append(slot)
+        self.kept.close(slot, is_sound=is_sound)
+
+    def open_ahead(self, prompt: tuple[int, ...], cuts: tuple[int, ...], salt: str) -> Slot | None:
+        """The slot of a conversation, to read what its next prompt begins with; None where there
+        is nothing to do."""
+        return self.kept.open_ahead(prompt, self._plan(prompt, cuts), salt)
 
     def stop(self) -> None:
         """Writes what is kept on disk and is not there yet."""
         if self._speculation.stores is not None:
             self._speculation.stores.close()
 
-    def plan(self, prompt: tuple[int, ...]) -> prefill.Plan:
-        """Where the prompt's chunks start. A kept state would be chosen here."""
-        return prefill.plan(len(prompt), self.facts.family, self._chunk)
-
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         """Forwards the prompt up to `end`; at the prompt's end chooses the first token."""
-        start, length = slot.kv_len, len(slot.ctx)
-        hidden, taps = self._forward(slot, slot.ctx[start:end], Prefill(start, end - start))
-        slot.commit_forward(end - start)
+        hidden, taps = self._read(slot, end)
         chosen = None
-        if end == length:
+        if end == len(slot.ctx):
             slot.prompt_row = hidden[-1:].clone()
             chosen = self._choose(slot, hidden)
         slot.drafting.sync(slot.ctx, taps)
+        self.kept.saw_chunk(slot)
         return chosen
+
+    def read_ahead(self, slot: Slot) -> bool:
+        """Forwards one chunk of a prompt that nobody waits for; whether it was the last."""
+        _, taps = self._read(slot, slot.plan.chunk_end(slot.kv_len, len(slot.ctx)))
+        slot.drafting.sync(slot.ctx, taps)
+        return slot.kv_len == len(slot.ctx)
+
+    def _read(self, slot: Slot, end: int) -> tuple[Tensor, Tensor | None]:
+        start = slot.kv_len
+        made = self._forward(slot, slot.ctx[start:end], Prefill(start, end - start))
+        slot.commit_chunk(end)
+        return made
+
+    def _plan(self, prompt: tuple[int, ...], cuts: tuple[int, ...]) -> prefill.Plan:
+        return prefill.plan(len(prompt), self.facts.family, self._chunk, cuts)
 
     def share(self, slot: Slot) -> SharedPrompt:
         """What others need to start behind the same prompt; right after its first token."""
@@ -203,7 +224,7 @@ class Engine:
     def take_shared(self, slot: Slot, shared: SharedPrompt) -> Chosen:
         """Starts behind a prompt that another slot has read: chooses the first token."""
         slot.cache.thaw(shared.tensors)
-        slot.commit_forward(len(slot.ctx))
+        slot.commit_shared()
         chosen = self._choose(slot, shared.row)
         slot.drafting.thaw(slot.ctx, shared.drafts)
         return chosen
@@ -301,7 +322,9 @@ class Engine:
 
     def _new_slot(self, drafters: Sequence[Drafter], step: int = 0) -> Slot:
         drafting = Drafting(drafters, self.facts.end_ids, self._clock)
-        return Slot(self._model.new_cache(step or self._chunk), drafting)
+        cache, (share_bytes, tail) = self._model.new_cache(step or self._chunk), self._anchor_share
+        anchor_bytes = 1 if cache.delta is None else cache.delta.size_bytes
+        return Slot(cache, drafting, Anchors(most=share_bytes // anchor_bytes, tail=tail))
 
     @torch.inference_mode()
     def is_row_invariant(self) -> bool:

@@ -10,5 +10,6 @@ MOST_TOKEN_NUMBER = 2**62  # of a run's first token: its last one must fit into 
 STORE_WORDS = 48_000_000  # of one suffix store: 192 MB on disk and as much for its order
 STORES_OPEN = 16  # suffix stores, one a tenant; the one not used for longest is closed beyond
 STORE_JOBS = 256  # documents that suffix stores have not written; more are dropped
+CUTS_SEEN = 256  # system prompts that one conversation began with; the oldest is forgotten beyond
 CORPUS_BYTES = 32 * 1024 * 1024  # of text, encoded at each start: about half a minute
 CORPUS_FILES = 10_000

@@ -245,9 +245,9 @@ class Loop:
 
     def _start(self, run: Run, *, is_side: bool) -> None:
         run.record.admitted_s = run.told_s = self._clock()
-        run.slot = self._engine.open(run.prompt, run.chooser, salt=run.salt, is_side=is_side)
-        run.plan = self._engine.plan(run.prompt)
         run.shared = self._shared.take(run)
+        run.slot = self._engine.open(run.ask(is_side=is_side))
+        run.record.start = run.slot.start
 
     @property
     def _busy_lanes(self) -> int:
@@ -278,13 +278,13 @@ class Loop:
             log.exception(ROUND_FAILED, run_id=run.id)
             ending = Ending("error", "internal", type(fault).__name__)
         if ending is not None:
-            self._end(run, ending)
+            self._end(run, ending, is_sound=ending.finish != "error")
 
     # The end of a run that holds a slot, in every way there is.
 
-    def _end(self, run: Run, ending: Ending) -> None:
+    def _end(self, run: Run, ending: Ending, *, is_sound: bool = True) -> None:
         assert run.slot is not None
-        self._engine.close(run.slot)
+        self._engine.close(run.slot, is_sound=is_sound)
         if run is self._side.running:
             self._side.running = None
         else:

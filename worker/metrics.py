@@ -39,6 +39,9 @@ class Metrics:
         self._count("requests_total", 1, finish=str(record.finish))
         self._count("prompt_tokens_total", record.prompt_tokens)
         self._count("forwarded_tokens_total", record.forwarded_tokens)
+        if record.start.position:
+            source = str(record.start.source)
+            self._count("cached_tokens_total", record.start.position, source=source)
         text = record.completion_tokens - record.reasoning_tokens
         self._count("generated_tokens_total", text, kind="text")
         self._count("generated_tokens_total", record.reasoning_tokens, kind="reasoning")

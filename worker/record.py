@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from proto.events import Speculation, Timings, Usage
 from worker.speculation.round import Round
+from worker.state.start import NOTHING, Start
 
 MS = 1000.0
 
@@ -19,6 +20,7 @@ class RunRecord:
     run_id: str
     arrived_s: float
     prompt_tokens: int = 0
+    start: Start = NOTHING  # what the prompt was resumed from
     forwarded_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
@@ -58,10 +60,12 @@ class RunRecord:
         """The counts as client and ledger shall see them."""
         return Usage(
             prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.start.position,
             completion_tokens=self.completion_tokens,
             reasoning_tokens=self.reasoning_tokens,
             hidden_tokens=self.hidden_tokens,
             upstream_input_tokens=self.prompt_tokens,
+            upstream_cached_tokens=self.start.position,
             upstream_output_tokens=self.completion_tokens + self.hidden_tokens,
             upstream_reasoning_tokens=self.reasoning_tokens,
         )
@@ -103,7 +107,8 @@ class RunRecord:
             "completion_tokens": self.completion_tokens,
             "reasoning_tokens": self.reasoning_tokens,
             "hidden_tokens": self.hidden_tokens,
-            "cache_source": "none",
+            "cached_tokens": self.start.position,
+            "cache_source": str(self.start.source),
             "rounds": self.rounds.total(),
             "rounds_plain": self.rounds["plain"],
             "draft_tokens": self.draft_tokens,

@@ -58,7 +58,8 @@ class Reporter:
         is_slow = now - run.record.admitted_s >= PROGRESS_AFTER_S
         if is_slow and now - run.told_s >= PROGRESS_EVERY_S:
             run.told_s = now
-            self._send(Progress(run.id, "prefill", done, len(run.prompt), 0))
+            cached = run.record.start.position
+            self._send(Progress(run.id, "prefill", done, len(run.prompt), cached))
 
     def delta(self, delta: Delta) -> None:
         """Tokens of a run."""
@@ -95,7 +96,7 @@ class Reporter:
                 record.usage(),
                 record.timings(),
                 record.speculation(),
-                "none",
+                str(record.start.source),
                 MonitorCounts(),
                 detail=ending.detail,
                 thinking_closed_by=closed_by,

@@ -11,11 +11,11 @@ from typing import Any
 
 from proto.events import Logprobs, TokenLogprob
 from proto.messages import Delta, Kind
-from worker import prefill
 from worker.grammar.closing import FormCloser
 from worker.grammar.matcher import GrammarFault
 from worker.record import RunRecord
 from worker.sampling.chooser import Chooser, Chosen
+from worker.state.ask import Ask
 from worker.state.slot import Slot
 from worker.text.answer import AnswerText, Spoken
 from worker.types import Ending, Prepared
@@ -63,6 +63,7 @@ class Run:
         self.lane = submit.plan.lane
         self.prompt = prepared.prompt
         self.prompt_hash = prepared.prompt_hash
+        self.cuts = prepared.cuts
         # Whose caches it may read and leave something in.
         self.salt = submit.cache_salt if submit.params.cache_prompt else None
         self.choices = submit.choices
@@ -83,7 +84,6 @@ class Run:
             self.id, prepared.arrival.arrived_s, prompt_tokens=len(prepared.prompt)
         )
         self.slot: Slot | None = None
-        self.plan: prefill.Plan | None = None
         self.shared: Any = None  # the state of its prompt, where another run has read it
         self.told_s = prepared.arrival.arrived_s  # when it last heard of its place or progress
         self.wish: Ending | None = None  # an end asked for from outside
@@ -102,6 +102,18 @@ class Run:
         self._wanted = min(wanted, self._cap or wanted)
         self._wall_clock_s = limits.wall_clock_s
         self._deadline_s = submit.deadline_ms / 1000 if submit.deadline_ms > 0 else None
+
+    def ask(self, *, is_side: bool) -> Ask:
+        """What it needs a slot for."""
+        return Ask(
+            self.prompt,
+            self.chooser,
+            self.cuts,
+            self.salt,
+            self.max_tokens,
+            is_side=is_side,
+            is_shared=self.shared is not None,
+        )
 
     @property
     def max_tokens(self) -> int:

@@ -6,16 +6,16 @@ Knows no queue and no order of runs; the loop says whose step is next.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from worker import prefill
 from worker.admission import Rates
 from worker.metrics import Metrics
 from worker.pricing import Pricing
 from worker.reporter import Reporter
 from worker.run import Run
-from worker.sampling.chooser import Chooser, Chosen
+from worker.sampling.chooser import Chosen
 from worker.siblings import SharedPrompts
 from worker.speculation.round import Round
 from worker.speculation.walk import Take
+from worker.state.ask import Ask
 from worker.state.slot import Slot
 from worker.types import Ending
 
@@ -27,11 +27,8 @@ class TokenEngine(Protocol):
     def free_slots(self) -> int: ...
     @property
     def kv_bytes_free(self) -> int: ...
-    def open(
-        self, prompt: tuple[int, ...], chooser: Chooser, *, salt: str | None, is_side: bool
-    ) -> Slot: ...
-    def close(self, slot: Slot) -> None: ...
-    def plan(self, prompt: tuple[int, ...]) -> prefill.Plan: ...
+    def open(self, ask: Ask) -> Slot: ...
+    def close(self, slot: Slot, *, is_sound: bool = True) -> None: ...
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None: ...
     def share(self, slot: Slot) -> Any: ...
     def take_shared(self, slot: Slot, state: Any) -> Chosen: ...
@@ -87,9 +84,8 @@ class Steps:
         return chosen
 
     def _read_chunk(self, run: Run, slot: Slot) -> Chosen | None:
-        assert run.plan is not None
         start, length, began_s = slot.kv_len, len(run.prompt), self._clock()
-        end = run.plan.chunk_end(start, length)
+        end = slot.plan.chunk_end(start, length)
         chosen = self._engine.read_chunk(slot, end)
         seconds = self._clock() - began_s
         run.record.forwarded_tokens += end - start

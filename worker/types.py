@@ -89,6 +89,7 @@ class Prepared:
     matcher: Matcher | None = None
     choices: ChoiceTexts | None = None
     closing: Closing = Closing()
+    cuts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from worker.loading.locate import open_checkpoint
 from worker.sampling.chooser import Chooser, Chosen, Logits
 from worker.sampling.params import Sampling
 from worker.settings import Machine
+from worker.state.ask import Ask
 from worker.state.slot import Slot
 
 MAX_LEN = 1024
@@ -101,10 +102,9 @@ class Ours:
 
 def read(engine: Engine, prompt: Sequence[int], chooser: Chooser, *, is_plain: bool) -> Slot:
     """A slot that holds a prompt and the first token behind it. Nobody drafts in a plain one."""
-    slot = engine.open(tuple(prompt), chooser, is_side=is_plain)
-    plan, chosen = engine.plan(tuple(prompt)), None
+    slot, chosen = engine.open(Ask(tuple(prompt), chooser, is_side=is_plain)), None
     while chosen is None:
-        chosen = engine.read_chunk(slot, plan.chunk_end(slot.kv_len, len(prompt)))
+        chosen = engine.read_chunk(slot, slot.plan.chunk_end(slot.kv_len, len(prompt)))
     return slot
 
 

@@ -25,6 +25,7 @@ from worker.models.layouts import Layout
 from worker.sampling.chooser import Chooser
 from worker.sampling.params import Sampling
 from worker.settings import Machine, physical_cores
+from worker.state.ask import Ask
 
 EMBEDDED = Path(".local/state/tandem/models/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 LAYOUTS: tuple[WeightLayout, ...] = ("bf16", "int8", "q4", "mixed")
@@ -114,7 +115,7 @@ def _engine(path: Path, layout: WeightLayout) -> Engine:
 def _tokens_per_s(engine: Engine) -> float:
     """Of plain rounds behind the context, after the first token."""
     prompt = tuple(range(100, 100 + CONTEXT))
-    slot = engine.open(prompt, Chooser(GREEDY, prompt), is_side=True)  # where nobody drafts
+    slot = engine.open(Ask(prompt, Chooser(GREEDY, prompt), is_side=True))  # where nobody drafts
     engine.read_chunk(slot, CONTEXT)
     began_s = time.perf_counter()
     for left in range(DECODED, 0, -1):

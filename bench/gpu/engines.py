@@ -22,6 +22,7 @@ from worker.sampling.sampler import gumbel_noise
 from worker.settings import MOST_ROWS, Machine
 from worker.speculation.cut import Bounds
 from worker.speculation.prices import Prices
+from worker.state.ask import Ask
 from worker.state.slot import Slot
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
@@ -96,10 +97,9 @@ class Written:
 
 def read(engine: Engine, prompt: Sequence[int], chooser: Chooser) -> Slot:
     """A slot that has read the prompt and chosen the first token."""
-    slot = engine.open(tuple(prompt), chooser)
-    plan = engine.plan(tuple(prompt))
+    slot = engine.open(Ask(tuple(prompt), chooser))
     while slot.kv_len < len(prompt):
-        engine.read_chunk(slot, plan.chunk_end(slot.kv_len, len(prompt)))
+        engine.read_chunk(slot, slot.plan.chunk_end(slot.kv_len, len(prompt)))
     return slot
 
 

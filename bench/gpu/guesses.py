@@ -24,7 +24,7 @@ class Scripted:
     def __init__(self) -> None:
         self.guess: Guess | None = None
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int = 0) -> None:
         """See `Drafter.start`."""
 
     def rewind(self, length: int) -> None:

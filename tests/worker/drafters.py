@@ -37,9 +37,9 @@ class Guessing:
         self.taps: list[Tensor] = []
         self._guess = guess
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int = 0) -> None:
         self.salt = salt
-        self.rewind(0)
+        self.rewind(kept)
 
     def rewind(self, length: int) -> None:
         del self.synced[length:]

@@ -25,7 +25,7 @@ from worker.models.config import SamplingDefaults
 from worker.prepare import Preparer
 from worker.pricing import Pricing
 from worker.run import RunLimits
-from worker.sampling.chooser import Chooser, Chosen
+from worker.sampling.chooser import Chosen
 from worker.side import SideLane
 from worker.speculation.calibration import Scope
 from worker.speculation.drafting import Drafting
@@ -33,6 +33,8 @@ from worker.speculation.prices import Prices
 from worker.speculation.round import Round
 from worker.speculation.tree import DraftTree, Source
 from worker.speculation.walk import Take
+from worker.state.anchors import Anchors
+from worker.state.ask import Ask
 from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
@@ -117,28 +119,23 @@ class ScriptedEngine:
     def free_slots(self) -> int:
         return len(self._free)
 
-    def open(
-        self, prompt: tuple[int, ...], chooser: Chooser, *, salt: str | None = None,
-        is_side: bool = False,
-    ) -> Slot:  # fmt: skip
-        slot = self.side if is_side else self._free.pop()
-        slot.reset(prompt, chooser, salt)
-        self.salts.append(salt)
+    def open(self, ask: Ask) -> Slot:
+        slot = self.side if ask.is_side else self._free.pop()
+        plan = prefill.plan(len(ask.prompt), "llama", self._chunk, ask.cuts)
+        slot.begin(ask.prompt, ask.chooser, plan, ask.salt)
+        self.salts.append(ask.salt)
         return slot
 
-    def close(self, slot: Slot) -> None:
+    def close(self, slot: Slot, *, is_sound: bool = True) -> None:
         assert slot not in self._free
         if slot is not self.side:
             self._free.append(slot)
-
-    def plan(self, prompt: tuple[int, ...]) -> prefill.Plan:
-        return prefill.plan(len(prompt), "llama", self._chunk)
 
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         self._pass(self.chunk_s)
         self.steps.append(slot)
         length = len(slot.ctx)
-        slot.commit_forward(end - slot.kv_len)
+        slot.commit_chunk(end)
         return self._write(slot) if end == length else None
 
     def share(self, slot: Slot) -> "ScriptedPrompt":
@@ -147,7 +144,7 @@ class ScriptedEngine:
         return shared
 
     def take_shared(self, slot: Slot, shared: "ScriptedPrompt") -> Chosen:
-        slot.commit_forward(shared.length)
+        slot.commit_shared()
         return self._write(slot)
 
     def round(self, slot: Slot, room: int, take: Take) -> Round:
@@ -235,7 +232,7 @@ class NoFile:
 
 
 def _slot(clock: Clock) -> Slot:
-    return Slot(SequenceCache(None, None), Drafting((), (), clock))
+    return Slot(SequenceCache(None, None), Drafting((), (), clock), Anchors(most=1, tail=1))
 
 
 class ScriptedEmbedder:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoding import read, write_on
+from decoding import opened, read, write_on
 from drafters import ALL_FREE, Guessing, random_trees
 from near_ties import NEAR_TIE_ULPS, Comparison, ulp
 
@@ -64,7 +64,7 @@ def _draft(engine: Engine, drafters: Sequence[Guessing]) -> None:
 
 
 def _write(engine: Engine, prompt: tuple[int, ...], chooser: Chooser, count: int) -> list[int]:
-    slot = engine.open(prompt, chooser)
+    slot = opened(engine, prompt, chooser)
     written = [read(engine, slot), *write_on(engine, slot, count - 1)]
     engine.close(slot)
     return written

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoding import chosen_in, read, write_on
+from decoding import chosen_in, opened, read, write_on
 from scripted import COMPILER
 from tiny_checkpoints import write_tiny
 
@@ -58,7 +58,7 @@ def any_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def _open(engine: Engine, prompt: tuple[int, ...], sampling: Sampling = SEEDED) -> Slot:
-    return engine.open(prompt, Chooser(sampling, prompt))
+    return opened(engine, prompt, Chooser(sampling, prompt))
 
 
 def _write(engine: Engine, prompt: tuple[int, ...], count: int) -> list[int]:
@@ -241,7 +241,7 @@ def test_the_bytes_of_a_cache_are_known_before_it_is_made(any_folder: Path):
 
 
 def _run_to(engine: Engine, prompt: tuple[int, ...], count: int) -> Slot:
-    slot = engine.open(prompt, Chooser(PENALIZED, prompt, matcher=_letters_forever()))
+    slot = opened(engine, prompt, Chooser(PENALIZED, prompt, matcher=_letters_forever()))
     read(engine, slot)
     write_on(engine, slot, count)
     return slot
@@ -256,12 +256,12 @@ def _letters_forever() -> Matcher:
 def test_a_thawed_slot_goes_on_with_the_same_logits_to_the_bit(any_folder: Path):
     engine = _engine(any_folder)
     whole_row = replace(PENALIZED, top_logprobs=511)
-    slot = engine.open(PROMPT, Chooser(whole_row, PROMPT, matcher=_letters_forever()))
+    slot = opened(engine, PROMPT, Chooser(whole_row, PROMPT, matcher=_letters_forever()))
     read(engine, slot)
     frozen = slot.freeze()
     first = chosen_in(engine, slot, 12)
     after = slot.freeze()
-    other = engine.open((9,), Chooser(SEEDED, (9,)))  # a slot that held something else
+    other = opened(engine, (9,), Chooser(SEEDED, (9,)))  # a slot that held something else
     engine.read_chunk(other, 1)
     write_on(engine, other, 3)
     for thawed in (slot, other):
@@ -306,14 +306,14 @@ def test_frozen_slots_differ_in_every_part(change: str, tmp_path: Path):
 def test_a_prompt_that_another_slot_has_read_gives_the_same_answer(any_folder: Path):
     engine = _engine(any_folder)
     second = replace(SEEDED, choice=1)
-    alone = engine.open(PROMPT, Chooser(second, PROMPT))
+    alone = opened(engine, PROMPT, Chooser(second, PROMPT))
     expected = [read(engine, alone), *write_on(engine, alone, 10)]
     engine.close(alone)
     reader = _open(engine, PROMPT)
     read(engine, reader)
     shared = engine.share(reader)
     write_on(engine, reader, 5)  # what the reader writes later is not shared
-    taker = engine.open(PROMPT, Chooser(second, PROMPT))
+    taker = opened(engine, PROMPT, Chooser(second, PROMPT), is_shared=True)
     written = [engine.take_shared(taker, shared).token, *write_on(engine, taker, 10)]
     assert written == expected
     engine.close(reader)
@@ -330,7 +330,7 @@ def test_tokens_that_are_put_in_are_read_once_and_the_last_is_the_root(any_folde
     assert slot.chooser.number == 5
     written = write_on(engine, slot, 6)
     prompt = (*PROMPT, root, 7, 8, 9)
-    as_prompt = engine.open(prompt, Chooser(SEEDED, prompt, number=5))
+    as_prompt = opened(engine, prompt, Chooser(SEEDED, prompt, number=5))
     assert [read(engine, as_prompt), *write_on(engine, as_prompt, 5)] == written
 
 
@@ -338,7 +338,7 @@ def test_x5_a_side_run_leaves_every_byte_of_the_others(any_folder: Path):
     engine = _engine(any_folder)
     main = _run_to(engine, PROMPT, 5)
     frozen, free = main.freeze(), engine.free_slots
-    side = engine.open((5, 6, 7), Chooser(SEEDED, (5, 6, 7)), is_side=True)
+    side = opened(engine, (5, 6, 7), Chooser(SEEDED, (5, 6, 7)), is_side=True)
     assert engine.free_slots == free
     read(engine, side)
     write_on(engine, side, 20)
@@ -353,10 +353,10 @@ def test_x5_a_side_run_between_the_chunks_of_a_prompt_changes_no_byte_of_what_is
     frozen = []
     for has_side in (False, True):
         engine = _engine(any_folder)
-        main = _open(engine, PROMPT)
+        main = opened(engine, PROMPT, Chooser(SEEDED, PROMPT), salt="main")
         engine.read_chunk(main, 32)
         if has_side:
-            side = engine.open((5, 6, 7), Chooser(SEEDED, (5, 6, 7)), is_side=True)
+            side = opened(engine, (5, 6, 7), Chooser(SEEDED, (5, 6, 7)), is_side=True)
             read(engine, side)
             write_on(engine, side, 5)
         read(engine, main)

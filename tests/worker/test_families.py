@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding import NO_DRAFTS
+from decoding import NO_DRAFTS, begun
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import build, logits_in_chunks, write_tiny
 
@@ -16,7 +16,6 @@ from worker.models.delta import inner_chunks
 from worker.sampling.chooser import Chooser
 from worker.sampling.params import Sampling
 from worker.state.cache import SequenceCache
-from worker.state.slot import Slot
 
 HYBRIDS = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 TOLERANCE = 1e-5
@@ -72,9 +71,10 @@ def test_states_are_those_of_transformers(kind: str, tmp_path: Path):
 def test_a_used_slot_reads_a_prompt_as_a_new_one_does(kind: str, tmp_path: Path):
     write_tiny(kind, tmp_path)
     model, ids = build(tmp_path), _ids()
-    slot = Slot(model.new_cache(64), NO_DRAFTS)
+    chooser = Chooser(Sampling(0.0, 1.0, 0, 0.0, 0), ())
+    slot = begun(model.new_cache(64), NO_DRAFTS, (1,), chooser)
     _read(model, slot.cache, _ids(seed=2))
-    slot.reset(tuple(ids.tolist()), Chooser(Sampling(0.0, 1.0, 0, 0.0, 0), ()))
+    slot.begin(tuple(ids.tolist()), chooser, slot.plan, None)
     assert torch.equal(_read(model, slot.cache, ids), _read(model, model.new_cache(64), ids))
 
 

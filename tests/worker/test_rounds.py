@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from decoding import chosen_in, read, rounds, write_on
+from decoding import begun, chosen_in, opened, read, rounds, write_on
 from drafters import (
     ALL_FREE,
     Guess,
@@ -148,12 +148,12 @@ def _speculate(
 ) -> None:  # fmt: skip
     """From here on the engine's slots are drafted by these."""
     engine._speculation = Speculation(prices, bounds, lambda: drafters)
-    for slot in engine._free:
+    for slot in engine.kept._idle:
         slot.drafting = Drafting(drafters, engine.facts.end_ids, lambda: 0.0)
 
 
 def _open(engine: Engine, way: str) -> Slot:
-    return engine.open(PROMPT, _chooser(way))
+    return opened(engine, PROMPT, _chooser(way))
 
 
 def _write(engine: Engine, way: str, count: int = LENGTH) -> list[int]:
@@ -223,7 +223,7 @@ def test_an_oracle_is_always_right_and_an_adversary_never(engine: Engine):
 def _prefix(engine: Engine, length: int) -> Slot:
     coin = random.Random(length)
     prompt = tuple(coin.randrange(500) for _ in range(length))
-    slot = engine.open(prompt, Chooser(GREEDY, prompt))
+    slot = opened(engine, prompt, Chooser(GREEDY, prompt))
     read(engine, slot)
     return slot
 
@@ -344,7 +344,7 @@ def test_what_a_form_leaves_no_choice_about_is_written_in_one_round(engine: Engi
 
     def written(drafters: Sequence[Drafter]) -> tuple[list[int], int]:
         _speculate(engine, drafters)
-        slot = engine.open(PROMPT, Chooser(SEEDED, PROMPT, matcher=COMPILER.compile(form)))
+        slot = opened(engine, PROMPT, Chooser(SEEDED, PROMPT, matcher=COMPILER.compile(form)))
         made, count = [read(engine, slot)], 0
         while made[-1] != END:
             made += engine.round(slot, 40, lambda chosen: chosen.token != END).tokens
@@ -451,8 +451,7 @@ def test_b9_sequences_in_turn_and_drafts_of_any_length_write_what_each_writes_al
     slots = []
     for way, guess in zip(ways, guesses, strict=True):
         drafting = Drafting([_lookup(), Guessing(guess)], engine.facts.end_ids, lambda: 0.0)
-        slot = Slot(engine._model.new_cache(64), drafting)
-        slot.reset(PROMPT, _chooser(way))
+        slot = begun(engine._model.new_cache(64), drafting, PROMPT, _chooser(way))
         read(engine, slot)
         slots.append(slot)
     _speculate(engine, ())
@@ -467,7 +466,7 @@ def test_x6_logprobs_of_drafted_tokens_are_those_of_plain_ones(engine: Engine):
     def chosen(drafters: Sequence[Drafter]) -> list[Chosen]:
         _speculate(engine, drafters)
         sampling = replace(PENALIZED, top_logprobs=5)
-        slot = engine.open(PROMPT, Chooser(sampling, PROMPT))
+        slot = opened(engine, PROMPT, Chooser(sampling, PROMPT))
         read(engine, slot)
         made = chosen_in(engine, slot, 100)
         engine.close(slot)
@@ -648,12 +647,12 @@ def test_a_thawed_slot_belongs_to_whom_it_was_frozen_for(engine: Engine):
     shelves, drafter = Shelves(), Guessing(lambda ctx, room: None)
     stores = cast("SuffixStores", shelves)
     engine._speculation = Speculation(ALL_FREE, Bounds(64), lambda: (), stores=stores)
-    engine._free[0].drafting = Drafting([drafter], engine.facts.end_ids, lambda: 0.0)
-    slot = engine.open(PROMPT, _chooser("greedy"), salt="mine")
+    engine.kept._idle[0].drafting = Drafting([drafter], engine.facts.end_ids, lambda: 0.0)
+    slot = opened(engine, PROMPT, _chooser("greedy"), salt="mine")
     read(engine, slot)
     frozen = slot.freeze()
     engine.close(slot)
-    slot = engine.open((7,), _chooser("greedy"), salt="yours")
+    slot = opened(engine, (7,), _chooser("greedy"), salt="yours")
     read(engine, slot)
     assert slot.freeze() != frozen
     slot.thaw(frozen)
@@ -675,7 +674,7 @@ def test_what_was_written_is_kept_for_its_salt_alone(engine: Engine, are_prompts
         are_prompts_kept=are_prompts_kept,
     )
     for salt, is_side in (("mine", False), (None, False), ("mine", True)):
-        slot = engine.open(PROMPT, _chooser("greedy"), salt=salt, is_side=is_side)
+        slot = opened(engine, PROMPT, _chooser("greedy"), salt=salt, is_side=is_side)
         read(engine, slot)
         write_on(engine, slot, 4)
         written = slot.ctx if are_prompts_kept else slot.ctx[len(PROMPT) :]
@@ -736,14 +735,14 @@ def test_a_slot_with_a_block_drafter_is_thawed_to_the_same_guesses(drafted_engin
 
 def test_a_short_request_beside_the_others_is_not_drafted(drafted_engine: Engine):
     drafted_engine.use_prices(ALL_FREE)
-    slot = drafted_engine.open(PROMPT, _chooser("greedy"), is_side=True)
+    slot = opened(drafted_engine, PROMPT, _chooser("greedy"), is_side=True)
     read(drafted_engine, slot)
     assert {done.kind for done, _ in rounds(drafted_engine, slot, 12)} == {"plain"}
     drafted_engine.close(slot)
 
 
 def test_what_is_timed_forwards_what_a_slot_forwards(drafted_engine: Engine):
-    slot = drafted_engine._free[0]
+    slot = drafted_engine.kept._idle[0]
     (timed, *_) = drafted_engine.trials(64).args
     assert timed.drafting.tapped == slot.drafting.tapped != ()
 
@@ -776,7 +775,7 @@ def test_drafters_are_those_of_the_settings(tmp_path: Path, store: StoreMode):
     assert (copy._stores, block._budget) == (stores, 4)
     assert copy._rates is other_copy._rates and copy._index is not other_copy._index
     assert block._model is other_block._model and block._cache is not other_block._cache
-    one, other = (set(map(id, slot.drafting._drafters)) for slot in engine._free)
+    one, other = (set(map(id, slot.drafting._drafters)) for slot in engine.kept._idle)
     assert not one & other
 
 

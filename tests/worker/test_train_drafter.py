@@ -400,7 +400,7 @@ class Scripted:
         self._text, self._right, self._wrong = list(text), right, wrong
         self.synced: list[int] = []
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int = 0) -> None:
         self.synced = [0]
 
     def rewind(self, length: int) -> None: ...

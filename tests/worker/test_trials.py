@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoding import read, write_on
+from decoding import opened, read, write_on
 from scripted import Clock
 from tiny_checkpoints import write_tiny
 
@@ -125,7 +125,7 @@ def test_a_trials_room_is_taken_once_and_given_back(folder: Path, monkeypatch):
 def test_trials_leave_every_byte_of_the_slots(folder: Path):
     engine = _engine(folder)
     prompt = tuple(range(5, 60))
-    slot = engine.open(prompt, Chooser(GREEDY, prompt))
+    slot = opened(engine, prompt, Chooser(GREEDY, prompt))
     read(engine, slot)
     frozen, free = slot.freeze(), engine.free_slots
     trial = engine.trials(300)
@@ -148,7 +148,7 @@ def test_a_round_is_priced_by_the_rows_that_were_verified(folder: Path):
     )
     prompt = (*range(5, 40), *range(5, 20))  # ends in what stood at its beginning
     # The first token is the one that the copy goes on with.
-    slot = engine.open(prompt, Chooser(replace(GREEDY, logit_bias={20: 100.0}), prompt))
+    slot = opened(engine, prompt, Chooser(replace(GREEDY, logit_bias={20: 100.0}), prompt))
     read(engine, slot)
     made = engine.round(slot, 60, lambda _: True)
     rows = len(made.tree)

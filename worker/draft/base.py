@@ -26,9 +26,10 @@ class Drafter(Protocol):
         """Layers of the target whose residual stream `sync` gets; none for most."""
         ...
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int = 0) -> None:
         """For a new sequence. `salt`: whose it is, None for nobody's; what was learned of the
-        sequences of one salt must never show in those of another."""
+        sequences of one salt must never show in those of another. `kept`: so many of its tokens are
+        those of the sequence before it, which was of the same salt."""
         ...
 
     def rewind(self, length: int) -> None:

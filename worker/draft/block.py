@@ -26,9 +26,9 @@ class BlockDrafter:
         self._cache = model.new_cache(step)
         self._length = 0  # tokens whose hidden states were read
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int = 0) -> None:
         """See `Drafter`."""
-        self._length = 0
+        self.rewind(kept)
 
     def rewind(self, length: int) -> None:
         """See `Drafter`."""

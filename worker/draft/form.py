@@ -17,7 +17,7 @@ class FormDrafter:
     source = Source.FORM
     tapped: tuple[int, ...] = ()
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int = 0) -> None:
         """See `Drafter.start`: all that is known is the run's own grammar."""
 
     def rewind(self, length: int) -> None:

@@ -117,9 +117,9 @@ class LookupDrafter:
         self._index = Ngrams()
         self._guess: tuple[Copies, DraftTree] | None = None  # not compared with the truth yet
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int = 0) -> None:
         """See `Drafter.start`."""
-        self.rewind(0)
+        self.rewind(kept)
         self._store = None
         if self._stores is not None and salt is not None:
             self._store = self._stores.of(salt)

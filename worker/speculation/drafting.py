@@ -47,15 +47,20 @@ class Drafting:
         self._odds = Odds()
 
     @property
+    def is_any(self) -> bool:
+        """Whether there is a drafter at all."""
+        return bool(self._drafters)
+
+    @property
     def tapped(self) -> tuple[int, ...]:
         """Layers of the target that a drafter wants to see."""
         return tuple(layer for drafter in self._drafters for layer in drafter.tapped)
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int = 0) -> None:
         """See `Drafter.start`."""
         self._odds.clear()
         for seat in self._seats:
-            seat.start(salt)
+            seat.start(salt, kept)
 
     def sync(self, ctx: Sequence[int], taps: Tensor | None) -> None:
         """See `Drafter.sync`."""
@@ -112,10 +117,14 @@ class Drafting:
         """See `Drafter.freeze`; one for each."""
         return tuple(drafter.freeze() for drafter in self._drafters)
 
-    def thaw(self, ctx: Sequence[int], frozen: tuple[tuple[Tensor, ...], ...]) -> None:
-        """See `Drafter.thaw`."""
+    def thaw(
+        self, ctx: Sequence[int], frozen: tuple[tuple[Tensor, ...], ...], kept: int | None = None
+    ) -> None:
+        """See `Drafter.thaw`; then only the first `kept` tokens."""
         for drafter, tensors in zip(self._drafters, frozen, strict=True):
             drafter.thaw(ctx, tensors)
+            if kept is not None:
+                drafter.rewind(kept)
 
 
 class _Seat:
@@ -127,9 +136,9 @@ class _Seat:
         self._worth: float | None = None  # expected tokens a millisecond, its own time included
         self.rounds_unasked = 0
 
-    def start(self, salt: str | None) -> None:
+    def start(self, salt: str | None, kept: int) -> None:
         """See `Drafter.start`. What it costs stays."""
-        self.drafter.start(salt)
+        self.drafter.start(salt, kept)
         self._worth = None
 
     def is_worth_asking(self, best_other: float, plain_ms: float) -> bool:

@@ -34,6 +34,12 @@ class DeltaCache:
             state.copy_(state_behind(state, self.factors.pop(layer), path))
             tail.copy_(torch.cat((tail, self.raw.pop(layer)[path]))[-len(tail) :])
 
+    @torch.inference_mode()
+    def set(self, recurrent: Tensor, conv: Tensor) -> None:
+        """Becomes a copy of a state."""
+        self.recurrent.copy_(recurrent)
+        self.conv.copy_(conv)
+
     def clear(self) -> None:
         """As before the first token."""
         self.recurrent.zero_()
@@ -72,14 +78,15 @@ class SequenceCache:
         return (*kept, self.delta.recurrent.clone(), self.delta.conv.clone())
 
     @torch.inference_mode()
-    def thaw(self, tensors: tuple[Tensor, ...]) -> None:
-        """Takes back what `freeze` gave."""
+    def thaw(self, tensors: tuple[Tensor, ...], length: int | None = None) -> None:
+        """Takes back what `freeze` gave, or its first `length` tokens.
+
+        The state of delta layers is that behind all of it.
+        """
         keys, values, *delta = tensors
-        self.kv.thaw(keys, values)
+        self.kv.thaw(keys, values, length)
         if self.delta is not None:
-            recurrent, conv = delta
-            self.delta.recurrent.copy_(recurrent)
-            self.delta.conv.copy_(conv)
+            self.delta.set(*delta)
 
 
 def empty_delta(

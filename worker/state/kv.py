@@ -68,12 +68,16 @@ class KvCache:
         """Copies of the first `length` rows of all layers."""
         return self._keys[:, :, :length].clone(), self._values[:, :, :length].clone()
 
-    def thaw(self, keys: Tensor, values: Tensor) -> None:
-        """Takes back what `freeze` gave."""
-        length = keys.shape[2]
+    def thaw(self, keys: Tensor, values: Tensor, length: int | None = None) -> None:
+        """Takes back what `freeze` gave, or its first `length` rows."""
+        length = keys.shape[2] if length is None else length
         self.reserve(length)
-        self._keys[:, :, :length].copy_(keys)
-        self._values[:, :, :length].copy_(values)
+        self._keys[:, :, :length].copy_(keys[:, :, :length])
+        self._values[:, :, :length].copy_(values[:, :, :length])
+
+    def copy_from(self, other: "KvCache", length: int) -> None:
+        """Takes the first `length` rows of another cache of the same shape."""
+        self.thaw(other._keys, other._values, length)
 
 
 def _grown(old: Tensor, capacity: int) -> Tensor:

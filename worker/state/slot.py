@@ -1,28 +1,39 @@
 """Everything one sequence owns while it runs. Knows no client and no model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import torch
 from torch import Tensor
 
+from worker.prefill import Plan, agreed_length
 from worker.sampling.chooser import Chooser
 from worker.speculation.drafting import Drafting
+from worker.state.anchors import Anchor, Anchors
 from worker.state.cache import SequenceCache
+from worker.state.lineage import Exactness, Lineage
+from worker.state.snapshots import Kind, Snapshot
+from worker.state.start import NOTHING, Source, Start, Wanted
 
 
 class Slot:
     """A sequence: its token ids, its cache, and what chooses its next token. One owner, the loop.
 
-    While decoding, `len(ctx) == kv_len + 1`: the last id (the root) is chosen, not forwarded.
+    While decoding, `len(ctx) == kv_len + 1`: the last id (the root) is chosen, not forwarded. When
+    its run is over a slot stays as it is, so that the next turn need not be read from the start.
     """
 
-    def __init__(self, cache: SequenceCache, drafting: Drafting) -> None:
+    def __init__(self, cache: SequenceCache, drafting: Drafting, anchors: Anchors) -> None:
         self.cache = cache
         self.drafting = drafting
+        self.anchors = anchors
         self.ctx: list[int] = []
         self.prompt_length = self.kv_len = 0
         self.salt: str | None = None  # whose caches it may read and leave something in
+        self.plan = Plan("", 1)  # how its prompt is cut
+        self.lineage = Lineage()
+        self.start = NOTHING  # what its prompt was resumed from
         self.prompt_row: Tensor | None = None  # the model's last output for the prompt: (1, hidden)
         self._chooser: Chooser | None = None
 
@@ -32,20 +43,120 @@ class Slot:
         assert self._chooser is not None, "no run holds this slot"
         return self._chooser
 
-    def reset(self, prompt: tuple[int, ...], chooser: Chooser, salt: str | None = None) -> None:
-        """Takes a new prompt, of which nothing is forwarded yet."""
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The ids that are in the cache."""
+        return tuple(self.ctx[: self.kv_len])
+
+    def start_for(self, wanted: Wanted) -> Start:
+        """Where a prompt may start from what the slot holds: every id is compared."""
+        same = min(wanted.same(self.ctx), self.kv_len)
+        if self.cache.delta is None:
+            return wanted.start_in_rows(Source.RESIDENT, self.lineage, self.plan, same)
+        starts = (self._start_at(anchor, wanted, same) for anchor in self.anchors)
+        return max(starts, key=lambda start: start.position, default=NOTHING)
+
+    def _start_at(self, anchor: Anchor, wanted: Wanted, same: int) -> Start:
+        is_written = anchor.exactness is Exactness.SESSION
+        source = Source.SESSION if is_written else Source.ANCHOR
+        return wanted.start_at(anchor.position, source, anchor.exactness, self.plan, same)
+
+    def begin(
+        self, prompt: tuple[int, ...], chooser: Chooser | None, plan: Plan, salt: str | None,
+        start: Start = NOTHING,
+    ) -> None:  # fmt: skip
+        """Takes a new prompt, of which the slot holds the first `start.position` tokens."""
+        kept, is_next = start.position, self.salt == salt and start.position > 0
+        assert self.ctx[:kept] == list(prompt[:kept]), "a start whose tokens are others"
+        self._return_to(start)
+        agreed = agreed_length(self.plan, plan)
+        self.lineage = self.lineage.cut(kept, plan, agreed)
         self.ctx = list(prompt)
-        self.prompt_length, self.kv_len = len(prompt), 0
-        self.salt = salt
+        self.prompt_length, self.kv_len = len(prompt), kept
+        self.plan, self.salt, self.start = plan, salt, start
         self.prompt_row = None
-        self.cache.clear()
-        self.drafting.start(salt)
+        self.drafting.start(salt, kept if is_next else 0)
         self._chooser = chooser
+
+    def _return_to(self, start: Start) -> None:
+        self.anchors.cut(start.position)
+        if start.position == 0:
+            self.cache.clear()
+        elif self.cache.delta is not None:
+            anchor = self.anchors.at(start.position)
+            self.cache.delta.set(anchor.recurrent, anchor.conv)
+
+    def copy_start(self, donor: "Slot", start: Start) -> None:
+        """Holds from now on what another slot holds up to a start of it."""
+        kept = start.position
+        self.forget()
+        self.cache.kv.copy_from(donor.cache.kv, kept)
+        if self.cache.delta is not None:
+            anchor = donor.anchors.at(kept)
+            self.cache.delta.set(anchor.recurrent, anchor.conv)
+            self.anchors.keep_end(kept, anchor.exactness, self.cache.delta)
+        self._hold(donor.ctx[:kept], donor.plan, donor.lineage.cut(kept, donor.plan, None))
+        self.salt = donor.salt
+        self.drafting.start(self.salt)
+        self.drafting.thaw(self.ctx, donor.drafting.freeze(), kept)
+
+    def adopt(self, snapshot: Snapshot, kept: int, salt: str | None) -> None:
+        """Holds from now on the first `kept` tokens of a snapshot."""
+        self.forget()
+        self.cache.thaw(snapshot.tensors, kept)
+        if self.cache.delta is not None:
+            self.anchors.keep_end(kept, snapshot.exactness, self.cache.delta)
+        lineage = snapshot.lineage.cut(kept, snapshot.plan, None)
+        self._hold(snapshot.ids[:kept], snapshot.plan, lineage)
+        self.salt = salt
+        self.drafting.start(salt)
+        self.drafting.thaw(self.ctx, snapshot.drafts, kept)
+
+    def snapshot(self, kind: Kind, salt: str | None) -> Snapshot:
+        """A copy of all that is in the cache, in host memory."""
+        assert self.kv_len <= len(self.ctx), "a snapshot of more tokens than there are"
+        tensors = tuple(part.cpu() for part in self.cache.freeze(self.kv_len))
+        drafts = tuple(tuple(part.cpu() for part in one) for one in self.drafting.freeze())
+        return Snapshot(kind, salt, self.held, self.plan, self.lineage, tensors, drafts)
+
+    def end(self) -> None:
+        """The run is over; its state stays, and no run holds it."""
+        self._chooser = None
+        self.prompt_row = None
+        if self.cache.delta is not None and self.kv_len > 0:
+            exactness = self.lineage.at(self.kv_len, self.plan)
+            self.anchors.keep_end(self.kv_len, exactness, self.cache.delta)
+
+    def forget(self) -> None:
+        """Holds nothing; the memory stays."""
+        self.cache.clear()
+        self.anchors.cut(0)
+        self._hold((), self.plan, Lineage())
+        self.salt, self.start = None, NOTHING
+        self._chooser = self.prompt_row = None
+
+    def _hold(self, ids: Sequence[int], plan: Plan, lineage: Lineage) -> None:
+        self.ctx = list(ids)
+        self.prompt_length = self.kv_len = len(ids)
+        self.plan, self.lineage = plan, lineage
+
+    def commit_chunk(self, end: int) -> None:
+        """Notes that the prompt is in the cache up to `end`: a chunk of it was forwarded."""
+        assert self.kv_len < end <= len(self.ctx), "a chunk must be of tokens that there are"
+        self.lineage = self.lineage.with_chunk(self.kv_len, end, self.plan)
+        self.kv_len = end
+        if self.cache.delta is not None and self.plan.is_start(end):
+            self.anchors.keep(end, self.lineage.at(end, self.plan), self.cache.delta)
 
     def commit_forward(self, count: int) -> None:
         """Notes that the next `count` tokens of ctx are in the cache."""
         self.kv_len += count
         assert self.kv_len <= len(self.ctx), "more tokens forwarded than there are"
+
+    def commit_shared(self) -> None:
+        """Notes that the prompt is in the cache: another slot has read it."""
+        self.kv_len = len(self.ctx)
+        self.lineage = Lineage(0, self.kv_len)
 
     def commit_choice(self, *tokens: int) -> None:
         """Appends chosen tokens; the last of them becomes the root."""
@@ -59,6 +170,8 @@ class Slot:
             self.prompt_length,
             self.kv_len,
             self.salt,
+            self.plan,
+            self.lineage,
             self.cache.freeze(self.kv_len),
             self.drafting.freeze(),
             self.chooser.copy(),
@@ -68,7 +181,8 @@ class Slot:
         """Becomes what was frozen, whatever the slot held before."""
         self.ctx = list(frozen.ctx)
         self.prompt_length, self.kv_len = frozen.prompt_length, frozen.kv_len
-        self.salt = frozen.salt
+        self.salt, self.plan, self.lineage = frozen.salt, frozen.plan, frozen.lineage
+        self.anchors.cut(0)
         self.cache.thaw(frozen.tensors)
         self.drafting.start(self.salt)
         self.drafting.thaw(self.ctx, frozen.drafts)
@@ -87,6 +201,8 @@ class FrozenSlot:
     prompt_length: int
     kv_len: int
     salt: str | None
+    plan: Plan
+    lineage: Lineage
     tensors: tuple[Tensor, ...]
     drafts: tuple[tuple[Tensor, ...], ...]
     chooser: Chooser
@@ -102,7 +218,7 @@ class FrozenSlot:
         return (
             self.ctx == other.ctx
             and (self.prompt_length, self.kv_len) == (other.prompt_length, other.kv_len)
-            and self.salt == other.salt
+            and (self.salt, self.plan, self.lineage) == (other.salt, other.plan, other.lineage)
             and self.chooser.state() == other.chooser.state()
             and len(self._parts()) == len(other._parts())
             and all(map(_has_same_bytes, self._parts(), other._parts()))

@@ -1,0 +1,167 @@
+"""All kept states of the worker: who holds which slot, and what outlives its slot.
+
+Knows no model: it moves states, the engine makes them. A kept state changes speed only.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+
+from worker.limits import CUTS_SEEN
+from worker.prefill import Plan
+from worker.state.ask import Ask
+from worker.state.keeping import Keeping
+from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
+from worker.state.slot import Slot
+from worker.state.snapshots import Kind, SnapshotStore
+from worker.state.start import NOTHING, Start, Wanted
+
+TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
+
+
+class Kept:
+    """Slots and snapshots. One thread uses it, the engine's.
+
+    `new_slot`: an empty slot. `size_of`: bytes that a sequence of so many tokens takes in a slot.
+    """
+
+    def __init__(
+        self,
+        new_slot: Callable[[], Slot],
+        side: Slot,
+        *,
+        slots: int,
+        keeping: Keeping,
+        size_of: Callable[[int], int],
+    ) -> None:
+        self._new_slot = new_slot
+        self._side = side
+        self._idle = [new_slot() for _ in range(slots)]  # the one not used for longest first
+        self._running: list[Slot] = []
+        self._guests: dict[Slot, int] = {}  # and the bytes that each may take
+        self._keeping = keeping
+        self._size_of = size_of
+        self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
+        self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
+        self.hits: Counter[str] = Counter()  # by source
+        self.misses = 0
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that no run holds."""
+        return len(self._idle)
+
+    def open(self, ask: Ask, plan: Plan) -> Slot:
+        """A slot that holds as much of the prompt as can be had, the rest to be read."""
+        wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
+        if ask.is_side:
+            slot = self._side
+            start = slot.start_for(wanted) if slot.salt == ask.salt is not None else NOTHING
+        elif ask.salt is None or ask.is_shared:
+            slot, start = self._take_blank(ask), NOTHING
+        else:
+            slot, start = self._take(ask, wanted, ask.salt)
+        if ask.salt is not None and not ask.is_shared:
+            self.hits[start.source] += start.position > 0
+            self.misses += start.position == 0
+        slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
+        return slot
+
+    def _take_blank(self, ask: Ask) -> Slot:
+        """A slot that starts from nothing: one of its own where nothing shall be kept."""
+        if ask.salt is None:
+            return self._new_guest(self._bytes_of(ask))
+        victim = next((slot for slot in self._idle if slot.kv_len < LEAST_SAVED), self._idle[0])
+        self._displace(victim)
+        return victim
+
+    def _take(self, ask: Ask, wanted: Wanted, salt: str) -> tuple[Slot, Start]:
+        size_bytes = self._bytes_of(ask)
+        place = choose_place(
+            wanted, salt, self._idle, self._running, may_visit=self._may_visit(size_bytes)
+        )
+        stored = self._store.find(salt, wanted)
+        slot, start = place.slot or self._new_guest(size_bytes), place.start
+        if place.slot is not None and slot is not place.donor:
+            self._displace(slot)
+        elif place.slot is not None:
+            self._run(slot)
+        if stored is not None and stored[1].position > start.position:
+            slot.adopt(stored[0], stored[1].position, salt)
+            return slot, stored[1]
+        if place.donor is not None and place.donor is not slot:
+            slot.copy_start(place.donor, start)
+        return slot, start
+
+    def _displace(self, slot: Slot) -> None:
+        """Makes a slot's memory free for another conversation; what it held is kept if it can."""
+        self._rest(slot)
+        self._run(slot)
+        slot.forget()
+
+    def _run(self, slot: Slot) -> None:
+        self._idle.remove(slot)
+        self._running.append(slot)
+
+    def _rest(self, slot: Slot) -> None:
+        if slot.salt is None or slot.kv_len < LEAST_SAVED:
+            return
+        if not self._store.holds(slot.salt, slot.held):
+            self._add("session", slot, slot.salt)
+
+    def _add(self, kind: Kind, slot: Slot, salt: str | None) -> None:
+        """Bytes are counted, and room is made, before anything is copied."""
+        if self._store.has_room(self._size_of(slot.kv_len)):
+            self._store.add(slot.snapshot(kind, salt))
+
+    def _bytes_of(self, ask: Ask) -> int:
+        return self._size_of(len(ask.prompt) + ask.output)
+
+    def _may_visit(self, size_bytes: int) -> bool:
+        return sum(self._guests.values()) + size_bytes <= self._keeping.guest_bytes
+
+    def _new_guest(self, size_bytes: int) -> Slot:
+        slot = self._new_slot()
+        self._guests[slot] = size_bytes
+        return slot
+
+    def close(self, slot: Slot, *, is_sound: bool = True) -> None:
+        """The run is over. `is_sound`: whether the slot's state is what its ids say."""
+        if slot in self._guests:
+            del self._guests[slot]
+            return
+        if slot is not self._side:
+            self._running.remove(slot)
+            self._idle.append(slot)
+        if is_sound:
+            slot.end()
+        else:
+            slot.forget()
+
+    def saw_chunk(self, slot: Slot) -> None:
+        """A chunk was read. Where a system prompt ends that two conversations begin with, it is
+        worth a copy for a third."""
+        cut, salt = slot.kv_len, slot.salt
+        if salt is None or cut not in slot.plan.cuts:
+            return
+        ids = slot.held
+        key, conversation = (salt, hash(ids)), hash(tuple(slot.ctx[cut : cut + TOLD_APART]))
+        first = self._cuts.setdefault(key, conversation)
+        self._cuts.move_to_end(key)
+        if len(self._cuts) > CUTS_SEEN:
+            self._cuts.popitem(last=False)
+        owner = None if self._keeping.has_shared_prefixes else salt
+        if first != conversation and not self._store.holds(owner, ids):
+            self._add("prefix", slot, owner)
+
+    # Reading ahead, while nobody waits.
+
+    def open_ahead(self, prompt: tuple[int, ...], plan: Plan, salt: str) -> Slot | None:
+        """The conversation's own slot, to read what its next prompt will begin with; None where
+        that is held already, or the conversation has lost its slot."""
+        wanted = Wanted(prompt, plan, len(prompt), self._keeping.is_exact)
+        slot, start = longest_start(wanted, salt, self._idle)
+        if slot is None or start.position == len(prompt) or not is_next_turn(slot, prompt):
+            return None
+        self._run(slot)
+        slot.begin(prompt, None, plan, salt, start)
+        return slot
