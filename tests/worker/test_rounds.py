@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from decoding import begun, chosen_in, opened, read, rounds, write_on
+from decoding import SALTS, begun, chosen_in, opened, read, rounds, write_on
 from drafters import (
     ALL_FREE,
     Guess,
@@ -809,7 +809,8 @@ def _answer(
     bench = Bench(engine=engine, max_len=512)
     bench.hello()
     wanted = {"max_tokens": 400, "logit_bias": {str(END): -100.0}, **params}
-    bench.say(submit(prompt=prompt, params=wanted, credit=10_000))
+    salt = next(SALTS)  # so that the prompt is read from its first token
+    bench.say(submit(prompt=prompt, params=wanted, credit=10_000, cache_salt=salt))
     done = bench.turn_until_done("r1", limit=2000)
     deltas = bench.messages(Delta)
     assert bench.numbers("r1") == list(range(1, done.last_token + 1))
