@@ -35,7 +35,7 @@ from worker.state.anchors import Anchors
 from worker.state.ask import Ask
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
-from worker.state.slot import Slot
+from worker.state.slot import FrozenSlot, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,18 @@ class Engine:
         if is_sound and slot.drafting.is_any:
             self._speculation.keep(slot)
         self.kept.close(slot, is_sound=is_sound)
+
+    def set_aside(self, slot: Slot) -> FrozenSlot | None:
+        """Frees the slot of a run that waits for its client; None where there is no room."""
+        return self.kept.set_aside(slot)
+
+    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot:
+        """A free slot takes up what was set aside. `chooser`: the run's."""
+        return self.kept.take_back(frozen, chooser)
+
+    def drop_aside(self, frozen: FrozenSlot) -> None:
+        """Forgets what was set aside: its run is over."""
+        self.kept.drop_aside(frozen)
 
     def open_ahead(self, prompt: tuple[int, ...], cuts: tuple[int, ...], salt: str) -> Slot | None:
         """The slot of a conversation, to read what its next prompt begins with; None where there

@@ -114,7 +114,8 @@ class Loop:
             self._obey(command)
         self._watch_clocks()  # (2)
         self._start_queued()  # (3)
-        moving = [run for run in self._running if not run.is_parked]
+        self._take_back()
+        moving = [run for run in self._running if run.slot is not None and not run.is_parked]
         has_moved = bool(moving) or self._step_side(is_alone=True)
         for run in moving:  # (4)
             self._step_side(is_alone=False)
@@ -235,9 +236,9 @@ class Loop:
     # (3) Whose turn it is.
 
     def _start_queued(self) -> None:
-        while self._engine.free_slots and self._busy_lanes < self._lanes:
+        while self._busy_lanes < self._lanes:
             run = next((run for run in self._queue if not self._shared.must_wait(run)), None)
-            if run is None:
+            if run is None or not (self._engine.free_slots or self._set_aside()):
                 return
             self._queue.remove(run)
             self._running.append(run)
@@ -248,6 +249,24 @@ class Loop:
         run.shared = self._shared.take(run)
         run.slot = self._engine.open(run.ask(is_side=is_side))
         run.record.start = run.slot.start
+
+    def _set_aside(self) -> bool:
+        """Frees the slot of a run that waits for its client, who must not hold up the next."""
+        for run in self._running:
+            if run.is_parked and run.slot is not None:
+                run.aside = self._engine.set_aside(run.slot)
+                if run.aside is not None:
+                    run.slot = None
+                    return True
+        return False
+
+    def _take_back(self) -> None:
+        """Runs whose client reads on, and whose slot another has, get one again."""
+        for run in self._running:
+            if run.aside is None or run.is_parked:
+                continue
+            if self._engine.free_slots or self._set_aside():
+                run.slot, run.aside = self._engine.take_back(run.aside, run.chooser), None
 
     @property
     def _busy_lanes(self) -> int:
@@ -283,8 +302,10 @@ class Loop:
     # The end of a run that holds a slot, in every way there is.
 
     def _end(self, run: Run, ending: Ending, *, is_sound: bool = True) -> None:
-        assert run.slot is not None
-        self._engine.close(run.slot, is_sound=is_sound)
+        if run.slot is not None:
+            self._engine.close(run.slot, is_sound=is_sound)
+        elif run.aside is not None:
+            self._engine.drop_aside(run.aside)
         if run is self._side.running:
             self._side.running = None
         else:

@@ -25,7 +25,7 @@ from worker.models.config import SamplingDefaults
 from worker.prepare import Preparer
 from worker.pricing import Pricing
 from worker.run import RunLimits
-from worker.sampling.chooser import Chosen
+from worker.sampling.chooser import Chooser, Chosen
 from worker.side import SideLane
 from worker.speculation.calibration import Scope
 from worker.speculation.drafting import Drafting
@@ -114,6 +114,8 @@ class ScriptedEngine:
         self.side = _slot(clock)
         self._free = [_slot(clock) for _ in range(slots)]
         self.kv_bytes_free = 7
+        self.has_room_aside = True
+        self.dropped_aside: list[Slot] = []
 
     @property
     def free_slots(self) -> int:
@@ -130,6 +132,18 @@ class ScriptedEngine:
         assert slot not in self._free
         if slot is not self.side:
             self._free.append(slot)
+
+    def set_aside(self, slot: Slot) -> Any:
+        if self.has_room_aside:
+            self._free.append(_slot(self._clock))
+        return slot if self.has_room_aside else None
+
+    def take_back(self, frozen: Any, chooser: Chooser) -> Slot:
+        self._free.pop()
+        return frozen
+
+    def drop_aside(self, frozen: Any) -> None:
+        self.dropped_aside.append(frozen)
 
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         self._pass(self.chunk_s)

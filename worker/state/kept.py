@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from worker.limits import CUTS_SEEN
 from worker.prefill import Plan
+from worker.sampling.chooser import Chooser
 from worker.state.ask import Ask
 from worker.state.keeping import Keeping
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
-from worker.state.slot import Slot
+from worker.state.slot import FrozenSlot, Slot
 from worker.state.snapshots import Kind, SnapshotStore
 from worker.state.start import NOTHING, Start, Wanted
 
@@ -70,6 +71,9 @@ class Kept:
         """A slot that starts from nothing: one of its own where nothing shall be kept."""
         if ask.salt is None:
             return self._new_guest(self._bytes_of(ask))
+        return self._blank()
+
+    def _blank(self) -> Slot:
         victim = next((slot for slot in self._idle if slot.kv_len < LEAST_SAVED), self._idle[0])
         self._displace(victim)
         return victim
@@ -136,6 +140,29 @@ class Kept:
             slot.end()
         else:
             slot.forget()
+
+    def set_aside(self, slot: Slot) -> FrozenSlot | None:
+        """Takes the slot of a run that waits for its client, and keeps its state in host memory;
+        None where that has no room for it."""
+        if slot not in self._running or not self._store.has_room(self._size_of(slot.kv_len)):
+            return None
+        frozen = slot.freeze().on_host()
+        self._store.reserve(frozen.size_bytes)
+        self._running.remove(slot)
+        slot.forget()
+        self._idle.insert(0, slot)
+        return frozen
+
+    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot:
+        """A slot that goes on where the one that was set aside stopped."""
+        slot = self._blank()
+        self.drop_aside(frozen)
+        slot.thaw(frozen, chooser)
+        return slot
+
+    def drop_aside(self, frozen: FrozenSlot) -> None:
+        """Forgets what was set aside."""
+        self._store.reserve(-frozen.size_bytes)
 
     def saw_chunk(self, slot: Slot) -> None:
         """A chunk was read. Where a system prompt ends that two conversations begin with, it is

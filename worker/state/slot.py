@@ -1,7 +1,7 @@
 """Everything one sequence owns while it runs. Knows no client and no model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -177,8 +177,11 @@ class Slot:
             self.chooser.copy(),
         )
 
-    def thaw(self, frozen: "FrozenSlot") -> None:
-        """Becomes what was frozen, whatever the slot held before."""
+    def thaw(self, frozen: "FrozenSlot", chooser: Chooser | None = None) -> None:
+        """Becomes what was frozen, whatever the slot held before.
+
+        `chooser`: the run's own, where nothing was chosen since.
+        """
         self.ctx = list(frozen.ctx)
         self.prompt_length, self.kv_len = frozen.prompt_length, frozen.kv_len
         self.salt, self.plan, self.lineage = frozen.salt, frozen.plan, frozen.lineage
@@ -186,7 +189,7 @@ class Slot:
         self.cache.thaw(frozen.tensors)
         self.drafting.start(self.salt)
         self.drafting.thaw(self.ctx, frozen.drafts)
-        self._chooser = frozen.chooser.copy()
+        self._chooser = chooser or frozen.chooser.copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +214,11 @@ class FrozenSlot:
     def size_bytes(self) -> int:
         """Bytes of its tensors."""
         return sum(part.numel() * part.element_size() for part in self._parts())
+
+    def on_host(self) -> "FrozenSlot":
+        """The same in host memory."""
+        drafts = tuple(tuple(part.cpu() for part in one) for one in self.drafts)
+        return replace(self, tensors=tuple(part.cpu() for part in self.tensors), drafts=drafts)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FrozenSlot):
