@@ -378,6 +378,7 @@ def test_b57_a_run_whose_slot_another_had_goes_on_as_if_nothing_had_been(any_fol
         _write(engine, tuple(range(100 + number, 300)), 10)
     slot = engine.take_back(aside, chooser)
     assert slot.freeze() == before
+    assert slot.chooser is chooser  # the run's own, which it may still change
     assert [*written, *write_on(engine, slot, 20)] == alone
     engine.close(slot)
 
