@@ -5,7 +5,7 @@ messages go out through another.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -14,6 +14,7 @@ from proto.messages import Beat
 from worker.admission import REPEAT_S, Queue, Rates, draining, queue_timeout
 from worker.embedding.lane import EmbedLane
 from worker.grammar.closing import FormCloser
+from worker.kept_states import CacheAnswers, KeptStates
 from worker.mailbox import Board, Inbox, Outbox
 from worker.metrics import Metrics
 from worker.pricing import Pricing
@@ -26,6 +27,7 @@ from worker.steps import Steps, TokenEngine
 from worker.types import (
     Allow,
     Broken,
+    CacheQuestion,
     Ending,
     EndRun,
     Forget,
@@ -50,12 +52,16 @@ class WorkerFailed(Exception):
     """Another thread of the worker died, so that the process must end."""
 
 
+class LoopEngine(TokenEngine, KeptStates, Protocol):
+    """What the loop asks of the engine: steps, and what it keeps of earlier ones."""
+
+
 class Loop:
     """Serves runs until it is drained. Every method is called by one thread."""
 
     def __init__(
         self,
-        engine: TokenEngine,
+        engine: LoopEngine,
         pricing: Pricing,
         *,
         end_ids: frozenset[int],
@@ -78,6 +84,7 @@ class Loop:
         self._queue = queue
         self._side = side
         self._embeds = embeds
+        self._cache = CacheAnswers(engine, outbox)
         self._lanes = lanes
         self._drain_s = drain_s
         self._inbox = inbox
@@ -149,6 +156,8 @@ class Loop:
                     run.allowed = upto
             case Texts() | Forget():
                 self._embeds.take(command)
+            case CacheQuestion():
+                self._cache.answer(command)
             case StartDrain():
                 self._start_drain()
             case ThreadDied(name, error):

@@ -19,6 +19,7 @@ from worker.admission import Queue
 from worker.dispatch import Dispatch
 from worker.embedding.lane import EmbedLane, TextEmbedder
 from worker.grammar.compiler import GrammarCompiler
+from worker.kept_states import CacheFacts
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
 from worker.models.config import SamplingDefaults
@@ -116,6 +117,8 @@ class ScriptedEngine:
         self.kv_bytes_free = 7
         self.has_room_aside = True
         self.dropped_aside: list[Slot] = []
+        self.kept_bytes = {"slot": 100, "prefix": 4096}  # by kind, one entry each
+        self.cleared: list[frozenset[str]] = []  # what was asked for, in order
 
     @property
     def free_slots(self) -> int:
@@ -177,6 +180,17 @@ class ScriptedEngine:
         tree = DraftTree(chain, tuple(range(-1, len(chain) - 1)), (1.0,) * len(chain), sources)
         times = 0.0, 1.0, 0.0, 0.0, self.price_ms
         return Round(tree, tuple(range(len(tokens))), tuple(tokens), *times)
+
+    def cache_facts(self) -> CacheFacts:
+        self._pass(0.0)
+        entries = dict.fromkeys(self.kept_bytes, 1)
+        return CacheFacts(
+            entries, dict(self.kept_bytes), {"slot": 5}, {"prefix": 2}, {"too_large": 3}, 4, 1
+        )
+
+    def clear_kept(self, kinds: frozenset[str]) -> int:
+        self.cleared.append(kinds)
+        return sum(self.kept_bytes.pop(kind, 0) for kind in kinds)
 
     def cache_bytes(self, length: int) -> int:
         return length
