@@ -5,16 +5,16 @@ messages go out through another.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from proto.faults import Refusal
 from proto.messages import Beat
 from worker.admission import REPEAT_S, Queue, Rates, draining, queue_timeout
+from worker.cache_answers import CacheAnswers
 from worker.embedding.lane import EmbedLane
 from worker.grammar.closing import FormCloser
-from worker.kept_states import CacheAnswers, KeptStates
 from worker.mailbox import Board, Inbox, Outbox
 from worker.metrics import Metrics
 from worker.pricing import Pricing
@@ -52,16 +52,12 @@ class WorkerFailed(Exception):
     """Another thread of the worker died, so that the process must end."""
 
 
-class LoopEngine(TokenEngine, KeptStates, Protocol):
-    """What the loop asks of the engine: steps, and what it keeps of earlier ones."""
-
-
 class Loop:
     """Serves runs until it is drained. Every method is called by one thread."""
 
     def __init__(
         self,
-        engine: LoopEngine,
+        engine: TokenEngine,
         pricing: Pricing,
         *,
         end_ids: frozenset[int],
@@ -346,7 +342,7 @@ class Loop:
             kv_bytes_free=self._engine.kv_bytes_free,
             prefill_tps=self._rates.prefill_tps,
             decode_tps=self._rates.decode_tps,
-            metrics=self._metrics.samples(gauges),
+            metrics=self._metrics.samples(gauges, self._engine.cache_facts()),
         )
 
     def _state(self) -> str:

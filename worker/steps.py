@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from worker.admission import Rates
+from worker.cache_answers import KeptStates
 from worker.metrics import Metrics
 from worker.pricing import Pricing
 from worker.reporter import Reporter
@@ -20,7 +21,7 @@ from worker.state.slot import FrozenSlot, Slot
 from worker.types import Ending
 
 
-class TokenEngine(Protocol):
+class TokenEngine(KeptStates, Protocol):
     """What loop and steps ask of the engine (`engine.Engine`, or a scripted one in tests)."""
 
     @property

@@ -1,5 +1,6 @@
-"""What kept states bring in an agent's session: time to the first token of each turn, resumed beside
-cold. Knows an engine and a template; no other contender, and no process.
+"""What kept states bring in an agent's session: time to the first token of a turn, cold and not.
+
+Knows an engine and a template; no other contender, and no process.
 
 Each turn's prompt is the last one, its answer, and a tool's result. The model that is asked gets a
 tool's result as a user message: its template knows no tools, and reads as many tokens either way.

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proto.deltas import events_of
 from scripted import Bench, submit
 
 from proto.chat import Call, Message, TextPart, Tool, ToolChoice, reply_message
-from proto.deltas import events_of
 from proto.messages import Delta, Done
 from proto.plan import Plan, Thinking
 
@@ -102,12 +102,12 @@ class Client:
         params = {**self.params, "cache_prompt": self.caches}
         params["max_tokens"] = 120 if is_call else THOUGHTS + WORDS
         thinking = Thinking(on=self.is_thinking, budget=THOUGHTS)
-        self.bench.say(
-            submit(
-                run_id, call=call, params=params, plan=Plan(thinking=thinking),
-                cache_salt=self.name.partition("/")[0], credit=10_000,
-            )  # fmt: skip
-        )
+        salt = self.name.partition("/")[0]
+        submitted = submit(
+            run_id, call=call, params=params, plan=Plan(thinking=thinking), cache_salt=salt,
+            credit=10_000,
+        )  # fmt: skip
+        self.bench.say(submitted)
         done = self.bench.turn_until_done(run_id, limit=3000)
         deltas = [delta for delta in self.bench.messages(Delta) if delta.run_id == run_id]
         ids = tuple(token for delta in deltas for token in delta.ids)

@@ -16,10 +16,10 @@ from proto.plan import Plan
 from proto.worker_settings import QueueSettings, SideSettings
 from worker import prefill
 from worker.admission import Queue
+from worker.cache_answers import CacheFacts
 from worker.dispatch import Dispatch
 from worker.embedding.lane import EmbedLane, TextEmbedder
 from worker.grammar.compiler import GrammarCompiler
-from worker.kept_states import CacheFacts
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
 from worker.models.config import SamplingDefaults
@@ -99,6 +99,7 @@ class ScriptedEngine:
         self.script = script
         self.chunk_s = self.round_s = 0.0
         self.fault: Exception | None = None
+        self.kept_fault: Exception | None = None  # of what is kept, beside that of steps
         self.is_consuming = False  # what is written goes through the run's grammar as well
         self._clock = clock
         self._chunk = chunk
@@ -182,7 +183,8 @@ class ScriptedEngine:
         return Round(tree, tuple(range(len(tokens))), tuple(tokens), *times)
 
     def cache_facts(self) -> CacheFacts:
-        self._pass(0.0)
+        if self.kept_fault is not None:
+            raise self.kept_fault
         entries = dict.fromkeys(self.kept_bytes, 1)
         return CacheFacts(
             entries, dict(self.kept_bytes), {"slot": 5}, {"prefix": 2}, {"too_large": 3}, 4, 1

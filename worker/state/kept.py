@@ -10,11 +10,12 @@ from worker.limits import CUTS_SEEN
 from worker.prefill import Plan
 from worker.sampling.chooser import Chooser
 from worker.state.ask import Ask
+from worker.state.facts import KIND_OF, CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
 from worker.state.slot import FrozenSlot, Slot
 from worker.state.snapshots import Kind, SnapshotStore
-from worker.state.start import NOTHING, Start, Wanted
+from worker.state.start import NOTHING, Source, Start, Wanted
 
 TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
 
@@ -43,8 +44,9 @@ class Kept:
         self._size_of = size_of
         self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
         self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
-        self.hits: Counter[str] = Counter()  # by source
-        self.misses = 0
+        self._is_side_running = False
+        self._hits: Counter[str] = Counter()  # by kind
+        self._misses = 0
 
     @property
     def free_slots(self) -> int:
@@ -55,17 +57,22 @@ class Kept:
         """A slot that holds as much of the prompt as can be had, the rest to be read."""
         wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
         if ask.is_side:
-            slot = self._side
+            slot, self._is_side_running = self._side, True
             start = slot.start_for(wanted) if slot.salt == ask.salt is not None else NOTHING
         elif ask.salt is None or ask.is_shared:
             slot, start = self._take_blank(ask), NOTHING
         else:
             slot, start = self._take(ask, wanted, ask.salt)
         if ask.salt is not None and not ask.is_shared:
-            self.hits[start.source] += start.position > 0
-            self.misses += start.position == 0
+            self._count(start)
         slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
         return slot
+
+    def _count(self, start: Start) -> None:
+        if start.source is Source.NONE:
+            self._misses += 1
+        else:
+            self._hits[KIND_OF[start.source]] += 1
 
     def _take_blank(self, ask: Ask) -> Slot:
         """A slot that starts from nothing: one of its own where nothing shall be kept."""
@@ -133,7 +140,9 @@ class Kept:
         if slot in self._guests:
             del self._guests[slot]
             return
-        if slot is not self._side:
+        if slot is self._side:
+            self._is_side_running = False
+        else:
             self._running.remove(slot)
             self._idle.append(slot)
         if is_sound:
@@ -192,3 +201,41 @@ class Kept:
         self._run(slot)
         slot.begin(prompt, None, plan, salt, start)
         return slot
+
+    # For operators.
+
+    def facts(self) -> CacheFacts:
+        """The numbers of now."""
+        slots = [slot for slot in (*self._idle, *self._running, self._side) if slot.kv_len]
+        kinds: tuple[Kind, ...] = ("prefix", "session")
+        return CacheFacts(
+            entries={
+                "slot": len(slots),
+                "anchor": sum(len(slot.anchors) for slot in slots),
+                **{kind: self._store.count_of(kind) for kind in kinds},
+            },
+            size_bytes={
+                "slot": sum(slot.cache.size_bytes for slot in slots),
+                "anchor": sum(slot.anchors.size_bytes for slot in slots),
+                **{kind: self._store.bytes_of(kind) for kind in kinds},
+            },
+            hits=dict(self._hits),
+            evictions=dict(self._store.evictions),
+            skipped=dict(self._store.skipped),
+            misses=self._misses,
+            collisions=self._store.collisions,
+        )
+
+    def clear(self, kinds: frozenset[str]) -> int:
+        """Drops what is kept of these kinds, but nothing that a run uses; the bytes that it was."""
+        freed = 0
+        quiet = (*self._idle, *(() if self._is_side_running else (self._side,)))
+        for slot in quiet:
+            if "slot" in kinds:
+                freed += slot.release()
+            elif "anchor" in kinds:
+                before = slot.anchors.size_bytes
+                slot.anchors.clear()
+                freed += before
+        store_kinds: tuple[Kind, ...] = ("prefix", "session")
+        return freed + sum(self._store.clear(kind) for kind in store_kinds if kind in kinds)

@@ -135,6 +135,19 @@ class Slot:
         self.salt, self.start = None, NOTHING
         self._chooser = self.prompt_row = None
 
+    def release(self) -> int:
+        """Holds nothing and gives the memory back; the bytes freed."""
+        before = self.size_bytes
+        self.forget()
+        self.anchors.clear()
+        self.cache.kv.release()
+        return before - self.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes on the device, its anchors included."""
+        return self.cache.size_bytes + self.anchors.size_bytes
+
     def _hold(self, ids: Sequence[int], plan: Plan, lineage: Lineage) -> None:
         self.ctx = list(ids)
         self.prompt_length = self.kv_len = len(ids)

@@ -3,36 +3,19 @@
 Knows no tensor and no socket; how a state is kept is the engine's.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import structlog
 
 from proto.messages import CacheInfo, Refused
 from worker.mailbox import Outbox
+from worker.state.facts import CacheFacts
 from worker.types import CacheQuestion, Outgoing
 
 log = structlog.get_logger()
 
 STATES_CLEARED = "states.cleared"
 STATES_FAILED = "states.failed"
-
-
-@dataclass(frozen=True, slots=True)
-class CacheFacts:
-    """What is kept now, and what came of it since the start.
-
-    By kind (`proto.messages.STATE_KINDS`), `skipped` by reason. A kind that is not there has none.
-    """
-
-    entries: Mapping[str, int] = field(default_factory=dict)
-    size_bytes: Mapping[str, int] = field(default_factory=dict)
-    hits: Mapping[str, int] = field(default_factory=dict)
-    evictions: Mapping[str, int] = field(default_factory=dict)
-    skipped: Mapping[str, int] = field(default_factory=dict)
-    misses: int = 0
-    collisions: int = 0
 
 
 class KeptStates(Protocol):

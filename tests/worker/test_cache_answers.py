@@ -77,11 +77,11 @@ def test_a_kind_that_does_not_exist_is_refused_and_nothing_is_dropped():
 
 def test_a_fault_ends_its_question_alone():
     bench = _bench(ending_after(3))
-    bench.engine.fault = OSError("a path")
+    bench.engine.kept_fault = OSError("a path")
     bench.say(Cache("q1", "stats"))
     bench.turn()
     assert _refusals(bench) == [("q1", "internal", "OSError")]
-    bench.engine.fault = None
+    bench.engine.kept_fault = None
     bench.say(Cache("q2", "stats"))
     bench.say(submit())
     bench.turn_until_done("r1")
@@ -90,7 +90,7 @@ def test_a_fault_ends_its_question_alone():
 
 def test_a_broken_invariant_ends_the_worker():
     bench = _bench()
-    bench.engine.fault = AssertionError()
+    bench.engine.kept_fault = AssertionError()
     bench.say(Cache("q1", "stats"))
     with pytest.raises(AssertionError):
         bench.turn()
