@@ -36,6 +36,7 @@ from worker.speculation.walk import Take
 from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
+from worker.text.sent_back import SentBack
 from worker.text.template import ChatTemplate
 
 TOKENIZER = tiny_tokenizer()
@@ -311,6 +312,7 @@ class Bench:
             changes.pop("writer", WRITER),
             SamplingDefaults(),
             COMPILER,
+            changes.pop("sent_back", None) or SentBack(),
             max_len=max_len,
             vocab_size=changes.pop("vocab_size", 512),
             inbox=self.to_preparer,
