@@ -177,7 +177,7 @@ class Engine:
 
         `is_sound`: false where a step has failed, so that its state may be any.
         """
-        if is_sound and slot.drafting.is_any:
+        if is_sound and slot.has_run and slot.drafting.is_any:
             self._speculation.keep(slot)
         self.kept.close(slot, is_sound=is_sound)
 

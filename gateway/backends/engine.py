@@ -13,12 +13,12 @@ import structlog
 import zmq
 import zmq.asyncio
 
-from gateway.backends.deltas import events_of
 from gateway.backends.questions import A, Question, Questions
 from gateway.errors import RETRY_DRAINING_S, RETRY_NO_ENGINE_S, ApiError
 from gateway.middleware.request_id import RequestIds
 from proto import codec
 from proto.chat import Call, Params
+from proto.deltas import events_of
 from proto.events import Event, Finished, Reading, Waiting
 from proto.faults import CodecFault, Refusal
 from proto.limits import LINK_BEAT_S, LINK_CREDIT_TOKENS, LINK_LEASE_S

@@ -2,14 +2,15 @@
 the model says is the model's own."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proto.deltas import events_of
 from scripted import Bench, submit
 
 from proto.chat import Call, Message, TextPart, Tool, ToolChoice, reply_message
+from proto.deltas import events_of
 from proto.messages import Delta, Done
 from proto.plan import Plan, Thinking
 
@@ -53,7 +54,13 @@ class Turn:
     ids: tuple[int, ...]
     reply: Message
     done: Done
-    prompt_tokens: int
+    call: Call
+    prompt: tuple[int, ...]
+
+    @property
+    def forwarded(self) -> int:
+        """Tokens of the prompt that were read."""
+        return self.done.timings.forwarded_tokens
 
 
 @dataclass
@@ -61,6 +68,7 @@ class Client:
     """Leads the session. `keeps_reasoning`: whether it sends reasoning back with its history.
 
     `caches`: whether it may use kept states; `idle_turns`: of the loop, behind each answer.
+    `meanwhile`: what others do while an answer is written.
     """
 
     bench: Bench
@@ -69,6 +77,7 @@ class Client:
     caches: bool = True
     idle_turns: int = 40
     is_thinking: bool = True
+    meanwhile: Callable[[int], None] = lambda number: None
     params: dict[str, Any] = field(default_factory=lambda: {"temperature": 0.0})
     messages: list[Message] = field(
         default_factory=lambda: [Message("system", (TextPart(RECORDED["system"]),))]
@@ -80,12 +89,15 @@ class Client:
         self.messages.append(self._came(len(self.turns)))
         made = self.ask(f"{self.name}-{len(self.turns)}")
         self.turns.append(made)
-        reply = made.reply
-        if not self.keeps_reasoning:
-            reply = Message("assistant", reply.content, reply.calls)
-        self.messages.append(reply)
+        self.messages.append(self.sent_back(made.reply))
         self.bench.turn(self.idle_turns)
         return made
+
+    def sent_back(self, reply: Message) -> Message:
+        """A reply as this client has it in its history."""
+        if self.keeps_reasoning:
+            return reply
+        return Message("assistant", reply.content, reply.calls)
 
     def ask(self, run_id: str) -> Turn:
         """Sends the conversation as it stands."""
@@ -108,11 +120,16 @@ class Client:
             credit=10_000,
         )  # fmt: skip
         self.bench.say(submitted)
+        self.bench.turn(3)
+        self.meanwhile(number)
         done = self.bench.turn_until_done(run_id, limit=3000)
         deltas = [delta for delta in self.bench.messages(Delta) if delta.run_id == run_id]
         ids = tuple(token for delta in deltas for token in delta.ids)
         events = [event for delta in deltas for event in events_of(delta)]
-        return Turn(ids, reply_message(events), done, done.usage.prompt_tokens)
+        writer = self.bench.preparer._writer
+        prompt = writer.write(call, is_thinking=self.is_thinking, is_formed=is_call).ids
+        assert len(prompt) == done.usage.prompt_tokens
+        return Turn(ids, reply_message(events), done, call, prompt)
 
     def _came(self, number: int) -> Message:
         turn = RECORDED["turns"][number]

@@ -13,7 +13,7 @@ from tiny_text import tiny_tokenizer
 from proto.chat import Call, Message, Params, TextPart
 from proto.messages import Caps, Delta, Done, FromWorker, Hello, LinkMessage, Ready, Submit
 from proto.plan import Plan
-from proto.worker_settings import QueueSettings, SideSettings
+from proto.worker_settings import QueueSettings, SideSettings, WarmSettings
 from worker import prefill
 from worker.admission import Queue
 from worker.cache_answers import CacheFacts
@@ -39,7 +39,9 @@ from worker.state.ask import Ask
 from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
+from worker.text.sent_back import SentBack
 from worker.text.template import ChatTemplate
+from worker.warm import WarmPass
 
 TOKENIZER = tiny_tokenizer()
 END = TOKENIZER.control_tokens["<|im_end|>"]
@@ -148,6 +150,12 @@ class ScriptedEngine:
 
     def drop_aside(self, frozen: Any) -> None:
         self.dropped_aside.append(frozen)
+
+    def open_ahead(self, prompt: tuple[int, ...], cuts: tuple[int, ...], salt: str) -> Slot | None:
+        return None
+
+    def read_ahead(self, slot: Slot) -> bool:
+        raise AssertionError("nothing was opened to be read ahead")
 
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         self._pass(self.chunk_s)
@@ -299,6 +307,7 @@ class Bench:
         embedder: TextEmbedder | None = None, **changes: Any,
     ) -> None:  # fmt: skip
         self.clock = Clock()
+        tokenizer = changes.pop("tokenizer", TOKENIZER)
         scripted = ScriptedEngine(
             script, self.clock, slots=changes.pop("slots", 2), chunk=changes.pop("chunk", 16)
         )
@@ -315,21 +324,24 @@ class Bench:
             self.engine, SCOPE, self.price_file, free_bytes=lambda: self.free_bytes,
             clock=self.clock,
         )  # fmt: skip
+        self.others: list[str] = []  # runs that stand beside the one a test looks at
         self.sent: dict[bytes, list[FromWorker]] = defaultdict(list)
         max_len = changes.pop("max_len", 200)
         self.loop = Loop(
             self.engine,
             self.pricing,
-            end_ids=frozenset((END,)),
-            token_bytes=TOKENIZER.token_bytes,
-            tokenizer_hash=TOKENIZER.hash,
+            end_ids=changes.pop("end_ids", frozenset((END,))),
+            token_bytes=tokenizer.token_bytes,
+            tokenizer_hash=tokenizer.hash,
             limits=RunLimits(max_len, 50, changes.pop("wall_clock_s", 100.0)),
             side=side,
             embeds=EmbedLane(embedder or self.embedder, queue, side, self.outbox, self.clock),
             queue=Queue(queue.size, queue.timeout_s),
+            warm=WarmPass(self.engine, changes.pop("warm", WarmSettings()), self.clock),
             lanes=changes.pop("lanes", 1),
             drain_s=changes.pop("drain_s", 30.0),
             inbox=self.to_loop,
+            preparer=self.to_preparer,
             outbox=self.outbox,
             board=self.board,
             clock=self.clock,
@@ -337,7 +349,8 @@ class Bench:
         self.preparer = Preparer(
             changes.pop("writer", WRITER),
             SamplingDefaults(),
-            COMPILER,
+            changes.pop("compiler", COMPILER),
+            changes.pop("sent_back", None) or SentBack(),
             max_len=max_len,
             vocab_size=changes.pop("vocab_size", 512),
             inbox=self.to_preparer,

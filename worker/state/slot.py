@@ -44,6 +44,11 @@ class Slot:
         return self._chooser
 
     @property
+    def has_run(self) -> bool:
+        """Whether it is read for a run, and not ahead of one."""
+        return self._chooser is not None
+
+    @property
     def held(self) -> tuple[int, ...]:
         """The ids that are in the cache."""
         return tuple(self.ctx[: self.kv_len])
