@@ -40,9 +40,11 @@ from worker.types import (
     ToPreparer,
     Warmable,
 )
-from worker.warm import WARM_FAILED, session_key
+from worker.warm import session_key
 
 log = structlog.get_logger()
+
+WARM_NOT_RENDERED = "warm.not_rendered"
 
 WAIT_S = 1.0
 BLANK = "\n\n"  # what templates put between the reasoning and the answer
@@ -176,7 +178,7 @@ class Preparer:
             is_thinking = submit.plan.thinking.on
             prompt = self._writer.write_next(call, reply, is_thinking=is_thinking)
         except Exception as fault:  # noqa: BLE001 - nobody asked for it, so it is nobody's error
-            log.warning(WARM_FAILED, error=type(fault).__name__)
+            log.warning(WARM_NOT_RENDERED, error=type(fault).__name__)
             prompt = None
         if prompt is None or not self._can_read(prompt.ids):
             prompt = Prompt(())

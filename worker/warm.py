@@ -36,7 +36,7 @@ class AheadEngine(Protocol[Slot]):
         self, prompt: tuple[int, ...], cuts: tuple[int, ...], salt: str
     ) -> Slot | None: ...
     def read_ahead(self, slot: Slot) -> bool: ...
-    def close(self, slot: Slot) -> None: ...
+    def close(self, slot: Slot, *, is_sound: bool = True) -> None: ...
 
 
 @dataclass(slots=True)
@@ -88,9 +88,8 @@ class WarmPass(Generic[Slot]):
 
         A reply that was cancelled is hardly ever sent back; one that a limit cut mostly is.
         """
-        if finish not in ("stop", "tool_calls", "length") or not self.wants(
-            prepared, is_side=is_side
-        ):
+        may_go_on = finish in ("stop", "tool_calls", "length")
+        if not may_go_on or not self.wants(prepared, is_side=is_side):
             return None
         reply = reply_message(chain.from_iterable(map(events_of, deltas)))
         if not (reply.content or reply.calls):
@@ -144,7 +143,7 @@ class WarmPass(Generic[Slot]):
             # Nobody asked for this, so it must not be anybody's error.
             log.exception(WARM_FAILED)
             self.counts["failed"] += 1
-            self._remove(entry)
+            self._remove(entry, is_sound=False)
         return True
 
     def defer(self) -> bool:
@@ -194,14 +193,14 @@ class WarmPass(Generic[Slot]):
             self.counts["dropped"] += 1
             self._remove(entry)
 
-    def _remove(self, entry: _Pending[Slot]) -> None:
+    def _remove(self, entry: _Pending[Slot], *, is_sound: bool = True) -> None:
         del self._pending[entry.warmable.session]
-        self._close(entry)
+        self._close(entry, is_sound=is_sound)
 
-    def _close(self, entry: _Pending[Slot]) -> None:
+    def _close(self, entry: _Pending[Slot], *, is_sound: bool = True) -> None:
         if entry.slot is not None:
             slot, entry.slot = entry.slot, None
-            self._engine.close(slot)
+            self._engine.close(slot, is_sound=is_sound)
 
 
 def session_key(submit: Submit) -> str:

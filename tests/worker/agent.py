@@ -78,7 +78,7 @@ class Client:
     idle_turns: int = 40
     is_thinking: bool = True
     meanwhile: Callable[[int], None] = lambda number: None
-    params: dict[str, Any] = field(default_factory=lambda: {"temperature": 0.0})
+    params: dict[str, Any] = field(default_factory=lambda: {"temperature": 1.0})
     messages: list[Message] = field(
         default_factory=lambda: [Message("system", (TextPart(RECORDED["system"]),))]
     )

@@ -1,12 +1,14 @@
 """Where the conversation's own text begins in a prompt, so that a chunk can start there."""
 
 from datetime import datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_templates import BEGINNINGS, TEMPLATES, WITH_TOOLS
 from tiny_text import gguf_keys, tiny_tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from proto.chat import Call, Message, TextPart, Tool
 from worker.limits import SYSTEM_TEXTS
@@ -54,9 +56,9 @@ def test_the_cut_is_one_for_all_that_a_user_may_say_and_for_all_turns(name: str,
     ((cut,),) = found
     ids = writer.write(Call("m", (SYSTEM, *TURNS, TURNS[0])), is_thinking=False).ids
     head, rest = _text(writer, ids[:cut]), _text(writer, ids[cut:])
-    assert RULES.strip() in head
-    # All that stands before the user's words but for what may join with them.
-    assert rest.split("hi")[0].strip() in ("", ":")
+    # All that stands before the user's words, but for a word that may be joined with them.
+    assert RULES.rsplit(maxsplit=1)[0] in head
+    assert rest.split("hi")[0].strip() in ("", "write.", "user:")
 
 
 @pytest.mark.parametrize("name", WITH_TOOLS)
@@ -74,6 +76,12 @@ def test_tools_stand_before_the_cut(name: str, lead: tuple[Message, ...]):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_without_system_and_tools_there_is_no_cut(name: str):
     assert _cuts(_writer(TEMPLATES[name]), _says("user", "words " * 100)) == ()
+
+
+def test_words_of_the_template_alone_are_no_system_turn():
+    writer = _writer(RULES + TEMPLATES["roles"])
+    assert _cuts(writer, TURNS[0]) == ()
+    assert _cuts(writer, _says("system", "!"), TURNS[0]) != ()
 
 
 def test_two_users_whose_first_words_agree_do_not_make_them_part_of_the_system():
@@ -132,18 +140,67 @@ def test_system_turns_are_encoded_once_and_a_bounded_number_is_remembered(monkey
     assert len(writer._systems) == SYSTEM_TEXTS
 
 
+def joining_tokenizer() -> TextTokenizer:
+    """One with tokens for a sign and the line's end behind it."""
+    keys = gguf_keys("qwen2")
+    for token, merge in ((">\u010a", "> \u010a"), (">\u010a\u010a", ">\u010a \u010a")):
+        keys["tokenizer.ggml.tokens"].append(token)
+        keys["tokenizer.ggml.token_type"].append(1)
+        keys["tokenizer.ggml.merges"].insert(0, merge)
+    tokenizer = tokenizer_from_gguf(keys)
+    assert len(tokenizer.encode(">\n")) == 1
+    return tokenizer
+
+
+def _cut_text(source: str, tokenizer: TextTokenizer, *words: str) -> set[str]:
+    """What stands before the cut, of several conversations that begin with these words."""
+    writer = _writer(f"{RULES}{source}", tokenizer)
+    found = set()
+    for text in words:
+        call = Call("m", (_says("system", "!"), _says("user", text)))
+        made = writer.write(call, is_thinking=False)
+        (cut,) = made.cuts
+        names = {index: name for name, index in tokenizer.control_tokens.items()}
+        pieces = (
+            names[i].encode() if i in names else tokenizer.token_bytes[i] or b""
+            for i in made.ids[:cut]
+        )
+        found.add(b"".join(pieces).decode().removeprefix(RULES))
+    return found
+
+
 def test_control_tokens_that_swallow_blanks_are_taken_as_they_are():
     """Some vocabularies have them (`rstrip`): behind one, a line's end is part of it."""
-    from tokenizers import AddedToken, Tokenizer
-
     plain = Tokenizer.from_str(tokenizer_from_gguf(gguf_keys()).serialized)
     plain.add_special_tokens([AddedToken("<|im_start|>", special=True, rstrip=True)])
-    greedy = TextTokenizer(plain)
-    writer = _writer("{% for m in messages %}<|im_start|>\n{{ m.content }}{% endfor %}", greedy)
-    (cut,) = _cuts(writer, SYSTEM, _says("user", "fox"))
-    ids = writer.write(Call("m", (SYSTEM, _says("user", "fox"))), is_thinking=False).ids
-    assert ids[cut - 1] == greedy.control_tokens["<|im_start|>"]
-    assert writer.token_bytes[ids[cut]][:1] == b"f"
+    source = "{% for m in messages %}<|im_start|>\n{{ m.role }}\n{{ m.content }}{% endfor %}"
+    before = "<|im_start|>system\n!<|im_start|>user"
+    assert _cut_text(source, TextTokenizer(plain), "fox", "\nfox") == {before}
+
+
+def test_signs_that_a_vocabulary_joins_with_lines_are_behind_the_cut():
+    joining = joining_tokenizer()
+    behind = "{% for m in messages %}<|im_start|>{{ m.role }}>\n{{ m.content }}{% endfor %}"
+    found = _cut_text(behind, joining, "x", "\nx", "7", ">")
+    assert found == {"<|im_start|>system>\n!<|im_start|>"}
+    before = "{% for m in messages %}<|im_start|>a>\n{{ m.role }}\n{{ m.content }}{% endfor %}"
+    assert _cut_text(before, joining, "x", "\nx", "7") == {
+        "<|im_start|>a>\nsystem\n!<|im_start|>a>\nuser"
+    }
+    last = "{% for m in messages %}<|im_start|>a>\n:{{ m.content }}{% endfor %}"
+    assert _cut_text(last, joining, "x", "\nx", ":") == {"<|im_start|>a>\n:!<|im_start|>a"}
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_word_that_the_users_words_go_on_is_behind_the_cut(kind: str):
+    source = "{% for m in messages %}<|im_start|>say th{{ m.content }}{% endfor %}"
+    words = ("e fox", "at", "is", "en", "", " x", "7", "\nx", "!")
+    assert _cut_text(source, TOKENIZERS[kind], *words) == {"<|im_start|>say th!<|im_start|>say"}
+
+
+def test_a_long_word_without_end_costs_no_more_than_others():
+    writer = _writer("{{ messages[0].content }}{{ messages[-1].content }}")
+    assert _cuts(writer, _says("system", "ab" * 300_000), TURNS[0]) == ()
 
 
 def test_what_two_sequences_share_is_counted_to_the_item():
@@ -153,12 +210,12 @@ def test_what_two_sequences_share_is_counted_to_the_item():
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("tools", [(), (WEATHER,)])
-def test_the_embedded_model_has_one_cut_for_all_beginnings(embedded_model: Path, tools):
-    keys = GgufFile.open(embedded_model).keys
-    source = (Path(prompt.__file__).parent / "templates" / "smollm2.jinja").read_text()
-    writer = _writer(source, tokenizer_from_gguf(keys))
-    found = {_cuts(writer, SYSTEM, _says("user", words), tools=tools) for words in BEGINNINGS}
-    found |= {_cuts(writer, SYSTEM, *TURNS, _says("user", w), tools=tools) for w in BEGINNINGS}
-    ((cut,),) = found
-    assert cut >= LEAST_CUT
+def test_the_embedded_model_has_one_cut_for_all_beginnings(embedded_model: Path):
+    source = files("worker.text").joinpath("templates", "smollm2.jinja").read_text("utf-8")
+    writer = _writer(source, tokenizer_from_gguf(GgufFile.open(embedded_model).keys))
+    for tools in ((), (WEATHER,)):
+        says = [_says("user", words) for words in BEGINNINGS]
+        found = {_cuts(writer, SYSTEM, said, tools=tools) for said in says}
+        found |= {_cuts(writer, SYSTEM, *TURNS, said, tools=tools) for said in says}
+        ((cut,),) = found
+        assert cut >= LEAST_CUT

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scripted import Bench, submit
 from structlog.testing import capture_logs
-from test_prompt_cuts import RULES, SYSTEM, TOKENIZERS, WEATHER, _says, _writer
+from test_prompt_cuts import RULES, SYSTEM, TOKENIZERS, WEATHER, _says, _writer, joining_tokenizer
 from tiny_templates import BEGINNINGS, QWEN, ROLES, TEMPLATES
 
 from proto.chat import Call, ImagePart, Message, TextPart, ToolCall
@@ -70,6 +70,17 @@ def test_wp2_behind_calls_it_is_what_the_results_of_the_first_begin_with(name: s
         assert ids[: len(ahead.ids)] == ahead.ids, words
 
 
+@pytest.mark.parametrize("opener", ["a>\n:", "a>\n", "a>\nb\n", "a> b:", "th", ">"])
+def test_wp1_signs_and_words_that_are_joined_with_what_follows_are_left_out(opener: str):
+    source = "{% for m in messages %}<|im_start|>" + opener + "{{ m.content }}{% endfor %}"
+    writer = _writer(source, joining_tokenizer())
+    ahead = writer.write_next(Call("m", (USER,)), REPLY, is_thinking=False)
+    assert ahead is not None and _covers(writer, ahead.ids, "It is fine.")
+    for words in (*BEGINNINGS, "e fox", ">", ">\n"):
+        ids = _behind(writer, Call("m", (USER,)), REPLY, _says("user", words))
+        assert ids[: len(ahead.ids)] == ahead.ids, words
+
+
 def test_wp2_the_opener_of_results_is_read_where_it_is_not_the_users():
     writer = _writer(ROLES)
     call = Call("m", (USER,), tools=(WEATHER,))
@@ -80,7 +91,7 @@ def test_wp2_the_opener_of_results_is_read_where_it_is_not_the_users():
 
 
 def test_wp2_the_first_call_is_the_one_that_is_answered():
-    naming = "{% for m in messages %}{{ m.role }} {{ m.tool_call_id }};{{ m.content }}{% endfor %}"
+    naming = "{% for m in messages %}{{ m.role }} {{ m.tool_call_id }}\n{{ m.content }}{% endfor %}"
     writer = _writer(naming + "{# tools #}")
     ahead = writer.write_next(Call("m", (USER,)), CALLING, is_thinking=False)
     assert ahead is not None and _covers(writer, ahead.ids, "tool c1")
@@ -202,8 +213,10 @@ def test_wp5_wp6_later_turns_go_by_what_the_client_does(first: Any):
 
 def test_the_preparer_remembers_that_a_reply_had_reasoning():
     sent_back = SentBack("keep")
-    _ahead(sent_back)
-    assert _starts(_ahead(sent_back, USER, DROPPED), DROPPED, USER, DROPPED)
+    kept = Message("assistant", (TextPart("Yes."),), reasoning="Is it?")
+    earlier = (USER, kept, USER, DROPPED)
+    assert _starts(_ahead(sent_back, *earlier), THOUGHT, *earlier)
+    assert _starts(_ahead(sent_back, *earlier), DROPPED, *earlier)
 
 
 @pytest.mark.parametrize("limits", [{"max_len": 20}, {"vocab_size": 40}])
@@ -233,7 +246,9 @@ def test_a_fault_of_rendering_ahead_is_nobodys(monkeypatch: pytest.MonkeyPatch):
         bench.hello()
         bench.say(submit("r1", "hello", params={"max_tokens": 3, "temperature": 0.0}))
         bench.preparer.work()
-    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["warm.failed"]
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [
+        "warm.not_rendered"
+    ]
     prepared, warmable = bench.to_loop.take_all()
     assert prepared.arrival.submit.run_id == "r1"
     assert warmable.prompt == ()

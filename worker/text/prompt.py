@@ -26,9 +26,6 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 LEAST_CUT = 64  # tokens; a shorter system turn is read again sooner than a chunk of its own
 PROBES = ("a", "7")  # two messages that nobody wrote: what differs between them is not settled yet
-# How a text may go on, in the ways that tokenizers join with what stands before: a letter, a digit,
-# lines, blanks, a sign, an accent.
-ENDINGS = ("a", "7", "\na", "\n\na", "\r\na", "  a", "\t\ta", "!", "\u0301")
 TAIL_CHARS = 4096  # of a text, in which its last control token is looked for
 
 
@@ -85,8 +82,6 @@ class PromptWriter:
         Rendered as the client will send it: with the result of the first call behind a reply that
         has calls, else with a message of the user. None where there is no telling.
         """
-        if call.prompt is not None:
-            return None
         try:
             _refuse_images(call)
             rendering = self._rendering(call, is_thinking=is_thinking)
@@ -158,17 +153,13 @@ class PromptWriter:
 
     def _firm_ids(self, text: str, marks: "_Marks") -> tuple[int, ...]:
         """The ids of a text, as far as they stay the same whatever text follows it."""
-        # Blanks join with blanks, in any number: those at the end belong to what follows.
-        firm = text.rstrip()
-        ids = self._encode_marked(firm, marks)
-        # Nothing is joined across a control token: only what follows the last one is tried.
-        start = self._control.last_end(firm)
-        last = self._encode_marked(firm[start:], marks)
-        if ids[len(ids) - len(last) :] != last:  # some control tokens swallow blanks beside them
-            start, last = 0, ids
-        tries = (self._encode_marked(text[start:] + more, marks) for more in ENDINGS)
-        count = min(shared_length(last, tried) for tried in tries)
-        return tuple(ids[: len(ids) - len(last) + count])
+        start = self._control.last_end(text)  # nothing is joined across a control token
+        firm = start + _firm_length(text[start:])
+        ids = self._encode_marked(text[:firm], marks)
+        last = self._encode_marked(text[start:firm], marks)
+        # Signs before the last word may be joined with the lines behind them.
+        joined = len(last) - shared_length(last, self._encode_marked(text[start:], marks))
+        return tuple(ids[: len(ids) - joined])
 
     def _encode_marked(self, text: str, marks: "_Marks") -> list[int]:
         ids: list[int] = []
@@ -195,6 +186,19 @@ def shared_length(one: Text, other: Text) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _firm_length(text: str) -> int:
+    """How much of a text, in characters, is joined with nothing that may follow it.
+
+    Tokenizers join blanks with blanks, signs with lines, and the parts of a word with each other;
+    only letters and digits with a blank behind them are over.
+    """
+    firm = text.rstrip()
+    if firm != text and firm[-1:].isalnum():
+        return len(firm)
+    before, *word = firm.rsplit(maxsplit=1) or [""]
+    return len(before) if word else 0
 
 
 class _Rendering:
