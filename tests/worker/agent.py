@@ -49,9 +49,10 @@ TEMPLATE = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a client heard in one turn: token ids, its reply, and the record of the end."""
+    """What a client heard in one turn: ids, how likely each was, its reply, the run's end."""
 
     ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
     reply: Message
     done: Done
     call: Call
@@ -78,7 +79,7 @@ class Client:
     idle_turns: int = 40
     is_thinking: bool = True
     meanwhile: Callable[[int], None] = lambda number: None
-    params: dict[str, Any] = field(default_factory=lambda: {"temperature": 1.0})
+    params: dict[str, Any] = field(default_factory=lambda: {"temperature": 0.0, "top_logprobs": 1})
     messages: list[Message] = field(
         default_factory=lambda: [Message("system", (TextPart(RECORDED["system"]),))]
     )
@@ -125,11 +126,14 @@ class Client:
         done = self.bench.turn_until_done(run_id, limit=3000)
         deltas = [delta for delta in self.bench.messages(Delta) if delta.run_id == run_id]
         ids = tuple(token for delta in deltas for token in delta.ids)
+        logprobs = tuple(
+            one.chosen.logprob for delta in deltas for one in delta.logprobs or () if one
+        )
         events = [event for delta in deltas for event in events_of(delta)]
         writer = self.bench.preparer._writer
         prompt = writer.write(call, is_thinking=self.is_thinking, is_formed=is_call).ids
         assert len(prompt) == done.usage.prompt_tokens
-        return Turn(ids, reply_message(events), done, call, prompt)
+        return Turn(ids, logprobs, reply_message(events), done, call, prompt)
 
     def _came(self, number: int) -> Message:
         turn = RECORDED["turns"][number]
