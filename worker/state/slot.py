@@ -57,9 +57,10 @@ class Slot:
         return max(starts, key=lambda start: start.position, default=NOTHING)
 
     def _start_at(self, anchor: Anchor, wanted: Wanted, same: int) -> Start:
-        is_written = anchor.exactness is Exactness.SESSION
-        source = Source.SESSION if is_written else Source.ANCHOR
-        return wanted.start_at(anchor.position, source, anchor.exactness, self.plan, same)
+        # What was on the grid when it was taken is not, for a plan that cuts before it elsewhere.
+        exactness = max(anchor.exactness, self.lineage.at(anchor.position, self.plan))
+        source = Source.SESSION if exactness is Exactness.SESSION else Source.ANCHOR
+        return wanted.start_at(anchor.position, source, exactness, self.plan, same)
 
     def begin(
         self, prompt: tuple[int, ...], chooser: Chooser | None, plan: Plan, salt: str | None,
