@@ -75,7 +75,8 @@ class Kept:
 
     def _blank(self) -> Slot:
         victim = next((slot for slot in self._idle if slot.kv_len < LEAST_SAVED), self._idle[0])
-        self._displace(victim)
+        self._rest(victim)
+        self._run(victim)
         return victim
 
     def _take(self, ask: Ask, wanted: Wanted, salt: str) -> tuple[Slot, Start]:
@@ -84,29 +85,25 @@ class Kept:
             wanted, salt, self._idle, self._running, may_visit=self._may_visit(size_bytes)
         )
         stored = self._store.find(salt, wanted)
+        is_stored = stored is not None and stored[1].position > place.start.position
+        if place.slot is not None:
+            if is_stored or not place.is_own:
+                self._rest(place.slot)
+            self._run(place.slot)
         slot, start = place.slot or self._new_guest(size_bytes), place.start
-        if place.slot is not None and slot is not place.donor:
-            self._displace(slot)
-        elif place.slot is not None:
-            self._run(slot)
-        if stored is not None and stored[1].position > start.position:
+        if stored is not None and is_stored:
             slot.adopt(stored[0], stored[1].position, salt)
             return slot, stored[1]
         if place.donor is not None and place.donor is not slot:
             slot.copy_start(place.donor, start)
         return slot, start
 
-    def _displace(self, slot: Slot) -> None:
-        """Makes a slot's memory free for another conversation; what it held is kept if it can."""
-        self._rest(slot)
-        self._run(slot)
-        slot.forget()
-
     def _run(self, slot: Slot) -> None:
         self._idle.remove(slot)
         self._running.append(slot)
 
     def _rest(self, slot: Slot) -> None:
+        """Before another conversation gets the slot: what it holds is kept if it can be."""
         if slot.salt is None or slot.kv_len < LEAST_SAVED:
             return
         if not self._store.holds(slot.salt, slot.held):
