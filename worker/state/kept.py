@@ -54,26 +54,28 @@ class Kept:
     def open(self, ask: Ask, plan: Plan) -> Slot:
         """A slot that holds as much of the prompt as can be had, the rest to be read."""
         wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
-        if ask.is_side:
+        if ask.salt is None:  # in the side lane too, whose slot keeps what it holds
+            slot, start = self._new_guest(self._bytes_of(ask)), NOTHING
+        elif ask.is_side:
             slot = self._side
-            start = slot.start_for(wanted) if slot.salt == ask.salt is not None else NOTHING
-        elif ask.salt is None or ask.is_shared:
-            slot, start = self._take_blank(ask), NOTHING
+            start = slot.start_for(wanted) if slot.salt == ask.salt else NOTHING
+        elif ask.is_shared:
+            slot, start = self._blank(), NOTHING
         else:
             slot, start = self._take(ask, wanted, ask.salt)
-        if ask.salt is not None and not ask.is_shared:
-            self.hits[start.source] += start.position > 0
-            self.misses += start.position == 0
         slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
+        if ask.salt is not None and not ask.is_shared:
+            self._count(start)
         return slot
 
-    def _take_blank(self, ask: Ask) -> Slot:
-        """A slot that starts from nothing: one of its own where nothing shall be kept."""
-        if ask.salt is None:
-            return self._new_guest(self._bytes_of(ask))
-        return self._blank()
+    def _count(self, start: Start) -> None:
+        if start.position:
+            self.hits[start.source] += 1
+        else:
+            self.misses += 1
 
     def _blank(self) -> Slot:
+        """A slot for a state that comes from elsewhere."""
         victim = next((slot for slot in self._idle if slot.kv_len < LEAST_SAVED), self._idle[0])
         self._rest(victim)
         self._run(victim)
