@@ -165,9 +165,10 @@ class Kept:
 
     def saw_chunk(self, slot: Slot) -> None:
         """A chunk was read. Where a system prompt ends that two conversations begin with, it is
-        worth a copy for a third."""
+        worth a copy for a third. Not from the side lane: its slot has no drafters, whose part of
+        a copy would be missing."""
         cut, salt = slot.kv_len, slot.salt
-        if salt is None or cut not in slot.plan.cuts:
+        if salt is None or slot is self._side or cut not in slot.plan.cuts:
             return
         ids = slot.held
         key, conversation = (salt, hash(ids)), hash(tuple(slot.ctx[cut : cut + TOLD_APART]))
