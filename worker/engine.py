@@ -35,6 +35,7 @@ from worker.state.anchors import Anchors
 from worker.state.ask import Ask
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
+from worker.state.lineage import Lineage
 from worker.state.slot import FrozenSlot, Slot
 
 
@@ -56,8 +57,13 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompt:
-    """The state behind a prompt. `row`: the final norm's output of its last token, (1, hidden)."""
+    """The state behind a prompt, and how it was read.
 
+    `row`: the model's output for its last token, (1, hidden).
+    """
+
+    plan: prefill.Plan
+    lineage: Lineage
     tensors: tuple[Tensor, ...]
     drafts: tuple[tuple[Tensor, ...], ...]
     row: Tensor
@@ -231,12 +237,13 @@ class Engine:
     def share(self, slot: Slot) -> SharedPrompt:
         """What others need to start behind the same prompt; right after its first token."""
         assert slot.prompt_row is not None, "the prompt must have been read"
-        return SharedPrompt(slot.cache.freeze(slot.kv_len), slot.drafting.freeze(), slot.prompt_row)
+        kept = slot.cache.freeze(slot.kv_len), slot.drafting.freeze()
+        return SharedPrompt(slot.plan, slot.lineage, *kept, slot.prompt_row)
 
     def take_shared(self, slot: Slot, shared: SharedPrompt) -> Chosen:
         """Starts behind a prompt that another slot has read: chooses the first token."""
         slot.cache.thaw(shared.tensors)
-        slot.commit_shared()
+        slot.commit_shared(shared.plan, shared.lineage)
         chosen = self._choose(slot, shared.row)
         slot.drafting.thaw(slot.ctx, shared.drafts)
         return chosen

@@ -154,10 +154,10 @@ class Slot:
         self.kv_len += count
         assert self.kv_len <= len(self.ctx), "more tokens forwarded than there are"
 
-    def commit_shared(self) -> None:
-        """Notes that the prompt is in the cache: another slot has read it."""
+    def commit_shared(self, plan: Plan, lineage: Lineage) -> None:
+        """Notes that the prompt is in the cache: another slot has read it, by a plan of its own."""
         self.kv_len = len(self.ctx)
-        self.lineage = Lineage(0, self.kv_len)
+        self.lineage = lineage.cut(self.kv_len, self.plan, agreed_length(plan, self.plan))
 
     def commit_choice(self, *tokens: int) -> None:
         """Appends chosen tokens; the last of them becomes the root."""
