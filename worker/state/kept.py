@@ -185,6 +185,8 @@ class Kept:
     def open_ahead(self, prompt: tuple[int, ...], plan: Plan, salt: str) -> Slot | None:
         """The conversation's own slot, to read what its next prompt will begin with; None where
         that is held already, or the conversation has lost its slot."""
+        if self._keeping.is_exact:  # what is read behind the last start could not be used
+            prompt = prompt[: plan.last_start(len(prompt))]
         wanted = Wanted(prompt, plan, len(prompt), self._keeping.is_exact)
         slot, start = longest_start(wanted, salt, self._idle)
         if slot is None or start.position == len(prompt) or not is_next_turn(slot, prompt):
