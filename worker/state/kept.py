@@ -64,8 +64,10 @@ class Kept:
         else:
             slot, start = self._take(ask, wanted, ask.salt)
         slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
+        slot.parting = ask.cuts
         if ask.salt is not None and not ask.is_shared:
             self._count(start)
+            self.saw_chunk(slot)  # of another slot, where it starts right at a cut
         return slot
 
     def _count(self, start: Start) -> None:
@@ -168,7 +170,7 @@ class Kept:
         worth a copy for a third. Not from the side lane: its slot has no drafters, whose part of
         a copy would be missing."""
         cut, salt = slot.kv_len, slot.salt
-        if salt is None or slot is self._side or cut not in slot.plan.cuts:
+        if salt is None or slot is self._side or cut not in slot.parting:
             return
         ids = slot.held
         key, conversation = (salt, hash(ids)), hash(tuple(slot.ctx[cut : cut + TOLD_APART]))

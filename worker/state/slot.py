@@ -32,6 +32,7 @@ class Slot:
         self.prompt_length = self.kv_len = 0
         self.salt: str | None = None  # whose caches it may read and leave something in
         self.plan = Plan("", 1)  # how its prompt is cut
+        self.parting: tuple[int, ...] = ()  # where prompts that begin alike may go on differently
         self.lineage = Lineage()
         self.start = NOTHING  # what its prompt was resumed from
         self.prompt_row: Tensor | None = None  # the model's last output for the prompt: (1, hidden)
