@@ -13,7 +13,7 @@ from worker.state.ask import Ask
 from worker.state.keeping import Keeping
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
 from worker.state.slot import FrozenSlot, Slot
-from worker.state.snapshots import Kind, SnapshotStore
+from worker.state.snapshots import Kind, Snapshot, SnapshotStore
 from worker.state.start import NOTHING, Start, Wanted
 
 TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
@@ -88,19 +88,27 @@ class Kept:
         place = choose_place(
             wanted, salt, self._idle, self._running, may_visit=self._may_visit(size_bytes)
         )
-        stored = self._store.find(salt, wanted)
-        is_stored = stored is not None and stored[1].position > place.start.position
+        stored = self._find_beyond(place.start, salt, wanted)
         if place.slot is not None:
-            if is_stored or not place.is_own:
+            if stored is not None or not place.is_own:
+                # The found one is the last to make room; if it must, it is gone before the copy.
+                stored = None
                 self._rest(place.slot)
+                stored = self._find_beyond(place.start, salt, wanted)
             self._run(place.slot)
         slot, start = place.slot or self._new_guest(size_bytes), place.start
-        if stored is not None and is_stored:
+        if stored is not None:
             slot.adopt(stored[0], stored[1].position, salt)
             return slot, stored[1]
         if place.donor is not None and place.donor is not slot:
             slot.copy_start(place.donor, start)
         return slot, start
+
+    def _find_beyond(
+        self, start: Start, salt: str, wanted: Wanted
+    ) -> tuple[Snapshot, Start] | None:
+        found = self._store.find(salt, wanted)
+        return found if found is not None and found[1].position > start.position else None
 
     def _run(self, slot: Slot) -> None:
         self._idle.remove(slot)
