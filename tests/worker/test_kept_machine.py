@@ -289,9 +289,7 @@ class KeptMachine(RuleBasedStateMachine):
 
     def _check_tokens(self, run: Running) -> None:
         """Up to the first where two were as good."""
-        for chosen, other in zip(
-            run.chosen, self._cold(run.prompt, run.cuts).chosen, strict=False
-        ):
+        for chosen, other in zip(run.chosen, self._cold(run.prompt, run.cuts).chosen, strict=False):
             if chosen.token != other.token:
                 assert other.is_near_tie
                 return
