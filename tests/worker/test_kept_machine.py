@@ -4,12 +4,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from decoding import SALTS, chosen_in
+from decoding import chosen_in
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -32,7 +31,6 @@ from kept_engines import (
     rows,
     taken,
     tiny_engine,
-    tokens,
 )
 
 from worker.engine import Engine
@@ -154,7 +152,7 @@ class KeptMachine(RuleBasedStateMachine):
     prompts: ClassVar[dict[str, Any]] = {
         "pick": st.integers(0, 3),
         "way": st.sampled_from(["new", "extended", "extended", "shorter", "edited", "forked"]),
-        "share": st.floats(0, 1),
+        "share": st.integers(1, 10).map(lambda tenths: tenths / 10),
         "more": st.integers(1, 60),
         "seed": st.integers(0, 3),
         "salt": st.sampled_from(["one", "one", "one", "two"]),
@@ -349,10 +347,10 @@ class KeptMachine(RuleBasedStateMachine):
         self._check_rows(run.slot)
 
     @precondition(lambda self: self.engine.free_slots and self.texts)
-    @rule(pick=st.integers(0, 3), share=st.floats(0, 1), more=st.integers(0, 30),
+    @rule(pick=st.integers(0, 3), more=st.integers(0, 30),
           chunks=st.integers(1, 12))  # fmt: skip
     @counted
-    def read_ahead(self, pick: int, share: float, more: int, chunks: int) -> None:
+    def read_ahead(self, pick: int, more: int, chunks: int) -> None:
         salt, text = self.texts[-1 - pick % len(self.texts)]
         prompt = (text + tuple(random.Random(9).choices(range(5, 500), k=more)))[:LONGEST]
         slot = self.engine.open_ahead(prompt, (), salt)
@@ -477,4 +475,4 @@ def test_whatever_was_kept_a_prompt_is_answered_as_if_nothing_were(
         if examples > 25:
             print(f"\n{STEPS.total()} steps: {dict(STEPS)}; resumed: {dict(FROM)}")
     assert STEPS.total() > examples
-    assert FROM.total() > examples
+    assert FROM.total() > examples / 2
