@@ -119,6 +119,17 @@ def test_x4_a_resume_at_a_start_of_the_plan_is_a_cold_reading_to_the_bit(
     assert [first, *chosen_in(engine, slot, 7)] == expected.chosen
 
 
+def test_x4_a_start_is_copied_into_a_slot_that_held_more(any_model: Engine):
+    engine = anew(any_model)
+    failed = taken(engine, OTHER)
+    answered(engine, failed)
+    turn(engine, (*PROMPT[:96], *OTHER))
+    engine.close(failed, is_sound=False)
+    slot = taken(engine, PROMPT)
+    assert (slot, slot.start.position) == (failed, 96)
+    _check_same_bits(slot, _cold(any_model, PROMPT), engine)
+
+
 @pytest.mark.parametrize("start", [65, 90, 127, 150, 199])
 def test_x4_rows_cut_between_starts_give_the_same_tokens(engine_of: EngineOf, start: int):
     for family in ("llama", "gemma3"):
