@@ -36,6 +36,7 @@ from worker.state.ask import Ask
 from worker.state.facts import CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
+from worker.state.lineage import Lineage
 from worker.state.slot import FrozenSlot, Slot
 
 
@@ -57,8 +58,13 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompt:
-    """The state behind a prompt. `row`: the final norm's output of its last token, (1, hidden)."""
+    """The state behind a prompt, and how it was read.
 
+    `row`: the model's output for its last token, (1, hidden).
+    """
+
+    plan: prefill.Plan
+    lineage: Lineage
     tensors: tuple[Tensor, ...]
     drafts: tuple[tuple[Tensor, ...], ...]
     row: Tensor
@@ -110,9 +116,9 @@ class Engine:
         self._slot_bytes = self.cache_bytes(most)
         self._anchor_share = keeping.anchor_bytes // (machine.slots + 1), keeping.anchor_tail
         self.kept = Kept(
-            lambda: self._new_slot(self._speculation.new_drafters()),
-            # For short requests, which nobody drafts; what the others hold is never touched.
-            self._new_slot(()),
+            lambda is_drafted: self._new_slot(
+                self._speculation.new_drafters() if is_drafted else ()
+            ),
             slots=machine.slots,
             keeping=keeping,
             size_of=self.cache_bytes,
@@ -240,12 +246,13 @@ class Engine:
     def share(self, slot: Slot) -> SharedPrompt:
         """What others need to start behind the same prompt; right after its first token."""
         assert slot.prompt_row is not None, "the prompt must have been read"
-        return SharedPrompt(slot.cache.freeze(slot.kv_len), slot.drafting.freeze(), slot.prompt_row)
+        kept = slot.cache.freeze(slot.kv_len), slot.drafting.freeze()
+        return SharedPrompt(slot.plan, slot.lineage, *kept, slot.prompt_row)
 
     def take_shared(self, slot: Slot, shared: SharedPrompt) -> Chosen:
         """Starts behind a prompt that another slot has read: chooses the first token."""
         slot.cache.thaw(shared.tensors)
-        slot.commit_shared()
+        slot.commit_shared(shared.plan, shared.lineage)
         chosen = self._choose(slot, shared.row)
         slot.drafting.thaw(slot.ctx, shared.drafts)
         return chosen
@@ -316,8 +323,7 @@ class Engine:
         """Keeps the rows of the path; reads no weights. A plain step has nothing to choose."""
         if tree.drafted:
             slot.cache.commit(slot.kv_len, path)
-        slot.kv_len += len(path)
-        slot.commit_choice(*tokens)
+        slot.commit_round(len(path), tokens)
 
     @torch.inference_mode()
     def _forward(self, slot: Slot, ids: Sequence[int], rows: Rows) -> tuple[Tensor, Tensor | None]:

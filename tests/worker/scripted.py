@@ -170,7 +170,7 @@ class ScriptedEngine:
         return shared
 
     def take_shared(self, slot: Slot, shared: "ScriptedPrompt") -> Chosen:
-        slot.commit_shared()
+        slot.commit_shared(slot.plan, slot.lineage)
         return self._write(slot)
 
     def round(self, slot: Slot, room: int, take: Take) -> Round:

@@ -3,6 +3,7 @@
 Keys and values stay where they are; this is what cannot be cut back to an earlier position.
 """
 
+from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class Anchor:
 
 
 class Anchors:
-    """The anchors of a slot, by position; the last one is that of its end, if it has one.
+    """The anchors of a slot: some of its starts, by position, and where its last sequence ended.
 
     `most`: how many are kept beside the end's. `tail`: the newest of them are never given up.
     Buffers are used again, not freed and taken anew.
@@ -44,6 +45,11 @@ class Anchors:
         return iter(tuple(self._all))
 
     @property
+    def last(self) -> int:
+        """The position of the last one; 0 where there is none."""
+        return self._all[-1].position if self._all else 0
+
+    @property
     def size_bytes(self) -> int:
         """Bytes held, spare buffers included."""
         buffers = [(anchor.recurrent, anchor.conv) for anchor in self._all] + self._spare
@@ -52,7 +58,7 @@ class Anchors:
     def keep(self, position: int, exactness: Exactness, delta: DeltaCache) -> None:
         """Takes a copy; over the limit, gives up the one whose loss leaves the smallest gap."""
         self.cut(position - 1)
-        self._make_room(position)
+        self._shed(self._most - 1, [position])
         self._kept.append(self._copy(position, exactness, delta))
 
     def keep_end(self, position: int, exactness: Exactness, delta: DeltaCache) -> None:
@@ -60,8 +66,9 @@ class Anchors:
         self.cut(position - 1)
         before, self._end = self._end, None
         if before is not None:
-            self._make_room(before.position)
-            self._kept.append(before)
+            # Starts that were read behind it may be kept already.
+            insort(self._kept, before, key=lambda anchor: anchor.position)
+            self._shed(self._most, [])
         self._end = self._copy(position, exactness, delta)
 
     def at(self, position: int) -> Anchor:
@@ -97,10 +104,10 @@ class Anchors:
     def _all(self) -> list[Anchor]:
         return self._kept if self._end is None else [*self._kept, self._end]
 
-    def _make_room(self, position: int) -> None:
-        """Gives up anchors until one more, behind all others, is within the limit."""
-        while len(self._kept) >= self._most:
-            victim = _smallest_gap([*self._positions, position], self._tail)
+    def _shed(self, most: int, coming: list[int]) -> None:
+        """Gives up anchors until at most so many are left. `coming`: positions behind them all."""
+        while len(self._kept) > most:
+            victim = _smallest_gap([*self._positions, *coming], self._tail)
             self._give_up(0 if victim is None else victim)
 
     @property

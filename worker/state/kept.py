@@ -14,7 +14,7 @@ from worker.state.facts import KIND_OF, CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
 from worker.state.slot import FrozenSlot, Slot
-from worker.state.snapshots import Kind, SnapshotStore
+from worker.state.snapshots import Kind, Snapshot, SnapshotStore
 from worker.state.start import NOTHING, Source, Start, Wanted
 
 TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
@@ -23,21 +23,21 @@ TOLD_APART = 64  # tokens behind a system prompt by which conversations are told
 class Kept:
     """Slots and snapshots. One thread uses it, the engine's.
 
-    `new_slot`: an empty slot. `size_of`: bytes that a sequence of so many tokens takes in a slot.
+    `new_slot`: an empty slot, told whether anybody drafts in it; not in the lane of short requests.
+    `size_of`: bytes that a sequence of so many tokens takes in a slot.
     """
 
     def __init__(
         self,
-        new_slot: Callable[[], Slot],
-        side: Slot,
+        new_slot: Callable[[bool], Slot],
         *,
         slots: int,
         keeping: Keeping,
         size_of: Callable[[int], int],
     ) -> None:
         self._new_slot = new_slot
-        self._side = side
-        self._idle = [new_slot() for _ in range(slots)]  # the one not used for longest first
+        self._side = new_slot(False)
+        self._idle = [new_slot(True) for _ in range(slots)]  # the one not used for longest first
         self._running: list[Slot] = []
         self._guests: dict[Slot, int] = {}  # and the bytes that each may take
         self._keeping = keeping
@@ -56,16 +56,20 @@ class Kept:
     def open(self, ask: Ask, plan: Plan) -> Slot:
         """A slot that holds as much of the prompt as can be had, the rest to be read."""
         wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
-        if ask.is_side:
+        if ask.salt is None:  # in the side lane too, whose slot keeps what it holds
+            slot, start = self._new_guest(self._bytes_of(ask), is_side=ask.is_side), NOTHING
+        elif ask.is_side:
             slot, self._is_side_running = self._side, True
-            start = slot.start_for(wanted) if slot.salt == ask.salt is not None else NOTHING
-        elif ask.salt is None or ask.is_shared:
-            slot, start = self._take_blank(ask), NOTHING
+            start = slot.start_for(wanted) if slot.salt == ask.salt else NOTHING
+        elif ask.is_shared:
+            slot, start = self._blank(), NOTHING
         else:
             slot, start = self._take(ask, wanted, ask.salt)
+        slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
+        slot.parting = ask.cuts
         if ask.salt is not None and not ask.is_shared:
             self._count(start)
-        slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
+            self.saw_chunk(slot)  # of another slot, where it starts right at a cut
         return slot
 
     def _count(self, start: Start) -> None:
@@ -74,15 +78,11 @@ class Kept:
         else:
             self._hits[KIND_OF[start.source]] += 1
 
-    def _take_blank(self, ask: Ask) -> Slot:
-        """A slot that starts from nothing: one of its own where nothing shall be kept."""
-        if ask.salt is None:
-            return self._new_guest(self._bytes_of(ask))
-        return self._blank()
-
     def _blank(self) -> Slot:
+        """A slot for a state that comes from elsewhere."""
         victim = next((slot for slot in self._idle if slot.kv_len < LEAST_SAVED), self._idle[0])
-        self._displace(victim)
+        self._rest(victim)
+        self._run(victim)
         return victim
 
     def _take(self, ask: Ask, wanted: Wanted, salt: str) -> tuple[Slot, Start]:
@@ -90,30 +90,34 @@ class Kept:
         place = choose_place(
             wanted, salt, self._idle, self._running, may_visit=self._may_visit(size_bytes)
         )
-        stored = self._store.find(salt, wanted)
+        stored = self._find_beyond(place.start, salt, wanted)
+        if place.slot is not None:
+            if stored is not None or not place.is_own:
+                # The found one is the last to make room; if it must, it is gone before the copy.
+                stored = None
+                self._rest(place.slot)
+                stored = self._find_beyond(place.start, salt, wanted)
+            self._run(place.slot)
         slot, start = place.slot or self._new_guest(size_bytes), place.start
-        if place.slot is not None and slot is not place.donor:
-            self._displace(slot)
-        elif place.slot is not None:
-            self._run(slot)
-        if stored is not None and stored[1].position > start.position:
+        if stored is not None:
             slot.adopt(stored[0], stored[1].position, salt)
             return slot, stored[1]
         if place.donor is not None and place.donor is not slot:
             slot.copy_start(place.donor, start)
         return slot, start
 
-    def _displace(self, slot: Slot) -> None:
-        """Makes a slot's memory free for another conversation; what it held is kept if it can."""
-        self._rest(slot)
-        self._run(slot)
-        slot.forget()
+    def _find_beyond(
+        self, start: Start, salt: str, wanted: Wanted
+    ) -> tuple[Snapshot, Start] | None:
+        found = self._store.find(salt, wanted)
+        return found if found is not None and found[1].position > start.position else None
 
     def _run(self, slot: Slot) -> None:
         self._idle.remove(slot)
         self._running.append(slot)
 
     def _rest(self, slot: Slot) -> None:
+        """Before another conversation gets the slot: what it holds is kept if it can be."""
         if slot.salt is None or slot.kv_len < LEAST_SAVED:
             return
         if not self._store.holds(slot.salt, slot.held):
@@ -130,8 +134,8 @@ class Kept:
     def _may_visit(self, size_bytes: int) -> bool:
         return sum(self._guests.values()) + size_bytes <= self._keeping.guest_bytes
 
-    def _new_guest(self, size_bytes: int) -> Slot:
-        slot = self._new_slot()
+    def _new_guest(self, size_bytes: int, *, is_side: bool = False) -> Slot:
+        slot = self._new_slot(not is_side)
         self._guests[slot] = size_bytes
         return slot
 
@@ -175,9 +179,10 @@ class Kept:
 
     def saw_chunk(self, slot: Slot) -> None:
         """A chunk was read. Where a system prompt ends that two conversations begin with, it is
-        worth a copy for a third."""
+        worth a copy for a third. Not from the side lane: its slot has no drafters, whose part of
+        a copy would be missing."""
         cut, salt = slot.kv_len, slot.salt
-        if salt is None or cut not in slot.plan.cuts:
+        if salt is None or slot is self._side or cut not in slot.parting:
             return
         ids = slot.held
         key, conversation = (salt, hash(ids)), hash(tuple(slot.ctx[cut : cut + TOLD_APART]))
@@ -194,6 +199,8 @@ class Kept:
     def open_ahead(self, prompt: tuple[int, ...], plan: Plan, salt: str) -> Slot | None:
         """The conversation's own slot, to read what its next prompt will begin with; None where
         that is held already, or the conversation has lost its slot."""
+        if self._keeping.is_exact:  # what is read behind the last start could not be used
+            prompt = prompt[: plan.last_start(len(prompt))]
         wanted = Wanted(prompt, plan, len(prompt), self._keeping.is_exact)
         slot, start = longest_start(wanted, salt, self._idle)
         if slot is None or start.position == len(prompt) or not is_next_turn(slot, prompt):

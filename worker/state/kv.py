@@ -83,6 +83,7 @@ class KvCache:
         self._keys[:, :, :length].copy_(keys[:, :, :length])
         self._values[:, :, :length].copy_(values[:, :, :length])
 
+    @torch.inference_mode()
     def copy_from(self, other: "KvCache", length: int) -> None:
         """Takes the first `length` rows of another cache of the same shape."""
         self.thaw(other._keys, other._values, length)

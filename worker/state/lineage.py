@@ -38,9 +38,12 @@ class Lineage:
     def cut(self, position: int, plan: Plan, agreed: int | None) -> "Lineage":
         """Of the first `position` rows, for a prompt of this plan.
 
-        `agreed`: rows up to which the plan of before cuts alike; None for all.
+        `agreed`: the first cut that only one has of this plan and the one of before; None for
+        none. A chunk of one of them goes on behind it, so that only starts before it are the same.
         """
-        exact = min(position, self.grid) if agreed is None else min(position, self.grid, agreed)
+        exact = min(position, self.grid)
+        if agreed is not None:
+            exact = min(exact, max(0, agreed - 1))
         return Lineage(plan.last_start(exact), min(position, self.read))
 
     def with_chunk(self, start: int, end: int, plan: Plan) -> "Lineage":

@@ -17,11 +17,13 @@ GUEST_SHARE = 0.25  # of the prompt it would displace, above which it is no gues
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a prompt is read. `slot` None: in a slot of its own, as a guest. `donor`: what it
-    starts from, if from anything; `start`: where in that."""
+    starts from, if from anything; `start`: where in that. `is_own`: whether the slot holds the
+    same conversation, so that no other loses it."""
 
     slot: Slot | None
     donor: Slot | None = None
     start: Start = NOTHING
+    is_own: bool = False
 
 
 def choose_place(
@@ -35,7 +37,7 @@ def choose_place(
     """
     donor, start = longest_start(wanted, salt, (*idle, *running))
     if donor is not None and donor in idle and is_next_turn(donor, wanted.prompt):
-        return Place(donor, donor, start)
+        return Place(donor, donor, start, is_own=True)
     victim = next((slot for slot in idle if slot.kv_len < LEAST_SAVED), idle[0])
     is_guest = (
         may_visit

@@ -32,6 +32,7 @@ class Slot:
         self.prompt_length = self.kv_len = 0
         self.salt: str | None = None  # whose caches it may read and leave something in
         self.plan = Plan("", 1)  # how its prompt is cut
+        self.parting: tuple[int, ...] = ()  # where prompts that begin alike may go on differently
         self.lineage = Lineage()
         self.start = NOTHING  # what its prompt was resumed from
         self.prompt_row: Tensor | None = None  # the model's last output for the prompt: (1, hidden)
@@ -62,9 +63,10 @@ class Slot:
         return max(starts, key=lambda start: start.position, default=NOTHING)
 
     def _start_at(self, anchor: Anchor, wanted: Wanted, same: int) -> Start:
-        is_written = anchor.exactness is Exactness.SESSION
-        source = Source.SESSION if is_written else Source.ANCHOR
-        return wanted.start_at(anchor.position, source, anchor.exactness, self.plan, same)
+        # What was on the grid when it was taken is not, for a plan that cuts before it elsewhere.
+        exactness = max(anchor.exactness, self.lineage.at(anchor.position, self.plan))
+        source = Source.SESSION if exactness is Exactness.SESSION else Source.ANCHOR
+        return wanted.start_at(anchor.position, source, exactness, self.plan, same)
 
     def begin(
         self, prompt: tuple[int, ...], chooser: Chooser | None, plan: Plan, salt: str | None,
@@ -163,18 +165,34 @@ class Slot:
         assert self.kv_len < end <= len(self.ctx), "a chunk must be of tokens that there are"
         self.lineage = self.lineage.with_chunk(self.kv_len, end, self.plan)
         self.kv_len = end
-        if self.cache.delta is not None and self.plan.is_start(end):
-            self.anchors.keep(end, self.lineage.at(end, self.plan), self.cache.delta)
+        if self.plan.is_start(end) or end == self.prompt_length:
+            self._keep_anchor()
+
+    def commit_round(self, count: int, tokens: Sequence[int]) -> None:
+        """Notes that `count` more tokens are in the cache, and what was chosen behind them.
+
+        A long answer has anchors too: a client may send it back with another ending.
+        """
+        self.kv_len += count
+        self.commit_choice(*tokens)
+        if self.kv_len - self.anchors.last >= self.plan.chunk:
+            self._keep_anchor()
+
+    def _keep_anchor(self) -> None:
+        if self.cache.delta is not None:
+            self.anchors.keep(
+                self.kv_len, self.lineage.at(self.kv_len, self.plan), self.cache.delta
+            )
 
     def commit_forward(self, count: int) -> None:
         """Notes that the next `count` tokens of ctx are in the cache."""
         self.kv_len += count
         assert self.kv_len <= len(self.ctx), "more tokens forwarded than there are"
 
-    def commit_shared(self) -> None:
-        """Notes that the prompt is in the cache: another slot has read it."""
+    def commit_shared(self, plan: Plan, lineage: Lineage) -> None:
+        """Notes that the prompt is in the cache: another slot has read it, by a plan of its own."""
         self.kv_len = len(self.ctx)
-        self.lineage = Lineage(0, self.kv_len)
+        self.lineage = lineage.cut(self.kv_len, self.plan, agreed_length(plan, self.plan))
 
     def commit_choice(self, *tokens: int) -> None:
         """Appends chosen tokens; the last of them becomes the root."""

@@ -67,7 +67,7 @@ class Wanted:
         """
         is_grid = exactness is Exactness.GRID
         agreed = agreed_length(before, self.plan)
-        is_planned = self.plan.is_start(position) and (agreed is None or position <= agreed)
+        is_planned = self.plan.is_start(position) and (agreed is None or position < agreed)
         if not 0 < position <= same or (is_grid and not is_planned):
             return NOTHING
         return Start(position, source, exactness) if is_grid or not self.is_exact else NOTHING
