@@ -12,3 +12,4 @@ STORES_OPEN = 16  # suffix stores, one a tenant; the one not used for longest is
 STORE_JOBS = 256  # documents that suffix stores have not written; more are dropped
 CORPUS_BYTES = 32 * 1024 * 1024  # of text, encoded at each start: about half a minute
 CORPUS_FILES = 10_000
+RECLAIMED_AT_ONCE = 10_000  # kept states that may go for one request
