@@ -28,6 +28,15 @@ class PrefillSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """What the worker may hold, in MiB. `peak_mb`: at most, 0 = 80 % of the device, or of what the
+    container may take; `floor_mb`: stays free there for others, 0 = 10 % of it."""
+
+    peak_mb: int = 0
+    floor_mb: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SideSettings:
     """Short requests are served beside long ones: up to `prompt` and `output` tokens, without
     thinking. `waiting`: how many wait for that lane; `share`: of the time, while others run."""
@@ -136,6 +145,7 @@ class WorkerSettings:
     default_max_tokens: int = 32_768
     queue: QueueSettings = field(default_factory=QueueSettings)
     prefill: PrefillSettings = field(default_factory=PrefillSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     side: SideSettings = field(default_factory=SideSettings)
     speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
     draft: DraftSettings = field(default_factory=DraftSettings)
