@@ -23,6 +23,7 @@ from worker.run import Run, RunLimits, Vocabulary
 from worker.siblings import SharedPrompts
 from worker.side import SideLane
 from worker.steps import Steps, TokenEngine
+from worker.turns import Turns
 from worker.types import (
     Allow,
     Broken,
@@ -65,6 +66,7 @@ class Loop:
         queue: Queue,
         side: SideLane,
         embeds: EmbedLane,
+        turns: Turns,
         lanes: int,
         drain_s: float,
         inbox: Inbox[ToLoop],
@@ -78,6 +80,7 @@ class Loop:
         self._queue = queue
         self._side = side
         self._embeds = embeds
+        self._turns = turns
         self._lanes = lanes
         self._drain_s = drain_s
         self._inbox = inbox
@@ -114,11 +117,11 @@ class Loop:
             self._obey(command)
         self._watch_clocks()  # (2)
         self._start_queued()  # (3)
-        moving = [run for run in self._running if not run.is_parked]
+        moving = self._turns.choose(self._running)
         has_moved = bool(moving) or self._step_side(is_alone=True)
         for run in moving:  # (4)
             self._step_side(is_alone=False)
-            self._advance(run)
+            self._step_main(run)
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
         has_moved |= self._pricing.step(is_idle=not has_moved and self._state() == "idle")
         self._show()  # (5)
@@ -268,6 +271,11 @@ class Loop:
         self._advance(run)
         side.saw_step(self._clock(), self._clock() - began_s)
         return True
+
+    def _step_main(self, run: Run) -> None:
+        was_reading, began_s = run.is_reading, self._clock()
+        self._advance(run)
+        self._turns.saw_step(run, self._clock() - began_s, was_reading=was_reading)
 
     def _advance(self, run: Run) -> None:
         try:

@@ -37,6 +37,7 @@ from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
 from worker.text.template import ChatTemplate
+from worker.turns import Turns
 
 TOKENIZER = tiny_tokenizer()
 END = TOKENIZER.control_tokens["<|im_end|>"]
@@ -300,6 +301,7 @@ class Bench:
             side=side,
             embeds=EmbedLane(embedder or self.embedder, queue, side, self.outbox, self.clock),
             queue=Queue(queue.size, queue.timeout_s),
+            turns=Turns(changes.pop("share", 0.5)),
             lanes=changes.pop("lanes", 1),
             drain_s=changes.pop("drain_s", 30.0),
             inbox=self.to_loop,
