@@ -184,6 +184,7 @@ class Loop:
             is_busy = self._busy_lanes + len(self._queue) >= self._lanes
             if self._side.admits(run) and (is_busy or run.lane == "side"):
                 self._side.add(run)
+                run.record.kind = "side"
                 self._tell.place(run, 0, 0)
                 return
             self._queue.add(run)
@@ -193,7 +194,9 @@ class Loop:
         self._tell_place(run)
 
     def _tell_place(self, run: Run) -> None:
-        estimate_ms = self._queue.estimate_ms(run, self._running, self._lanes, self._rates)
+        estimate_ms = self._queue.estimate_ms(
+            run, self._running, self._lanes, self._turns, self._rates
+        )
         self._tell.place(run, self._queue.position(run), estimate_ms)
 
     def _start_drain(self) -> None:

@@ -5,11 +5,15 @@ Knows no text and no tokens, only counts and times.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Literal
 
 from proto.events import Speculation, Timings, Usage
 from worker.speculation.round import Round
 
 MS = 1000.0
+
+# What an answer's length depends on most, and can be known before it.
+Kind = Literal["plain", "thinking", "form", "tools", "side"]
 
 
 @dataclass(slots=True)
@@ -18,6 +22,8 @@ class RunRecord:
 
     run_id: str
     arrived_s: float
+    kind: Kind = "plain"
+    est_wait_ms: int | None = None  # what it heard first of its wait
     prompt_tokens: int = 0
     forwarded_tokens: int = 0
     completion_tokens: int = 0
@@ -94,6 +100,7 @@ class RunRecord:
         timings = self.timings()
         return {
             "run_id": self.run_id,
+            "kind": self.kind,
             "finish": self.finish,
             "detail": self.detail,
             "error": self.error,
@@ -109,6 +116,7 @@ class RunRecord:
             "draft_tokens": self.draft_tokens,
             "draft_accepted": self.draft_accepted,
             "first_misses": self.first_misses,
+            "est_wait_ms": self.est_wait_ms,
             "queue_ms": round(timings.queue_ms, 1),
             "ttft_ms": round(timings.ttft_ms, 1),
             "decode_ms": round(timings.decode_ms, 1),

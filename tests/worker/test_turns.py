@@ -142,6 +142,17 @@ def test_a_share_is_not_saved_up():
     assert [what for what, *_ in watched.steps] == ["read_chunk", "round"] * 5
 
 
+def test_many_short_prompts_have_no_more_than_a_long_one():
+    bench = _bench(chunk_s=0.4, round_s=0.1, preparing=99, queue_size=50)
+    _writing(bench, 1)
+    watched = Watched(bench)
+    for number in range(20):
+        bench.say(submit(f"s{number}", prompt="hi", params={"max_tokens": 1}))
+    bench.turn_until_done("s19", limit=1000)
+    assert watched.seconds("read_chunk") == pytest.approx(8.0)
+    assert watched.seconds("round") == pytest.approx(8.0, abs=0.5)
+
+
 def test_a_short_prompt_does_not_wait_for_the_end_of_a_long_one():
     bench = _bench(lanes=3, slots=4)
     _writing(bench, 1)
