@@ -23,6 +23,7 @@ WEIGHT = 0.15  # of the newest answer
 # An answer that is longer than the average already is not about to end: it is expected to go on
 # for this part of the average.
 OUTLIVED = 0.25
+LEAST_USE = 0.1
 
 
 class Pace:
@@ -40,7 +41,7 @@ class Pace:
         """What it is now."""
         return self._tokens / self._seconds
 
-    def saw(self, tokens: int, seconds: float) -> None:
+    def saw(self, tokens: float, seconds: float) -> None:
         """Learns from one step."""
         if seconds <= 0.0:
             return
@@ -55,6 +56,8 @@ class Rates:
 
     def __init__(self) -> None:
         self._prefill, self._decode = Pace(START_PREFILL_TPS), Pace(START_DECODE_TPS)
+        self._use = Pace(1.0)  # seconds of chunks and rounds in a second
+        self.stepped_s = 0.0  # of them in all, those of short requests included
         self._output_tokens: dict[Kind, float] = {}
 
     @property
@@ -69,11 +72,25 @@ class Rates:
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
         """Learns from one chunk."""
+        self.stepped_s += seconds
         self._prefill.saw(tokens, seconds)
 
     def saw_round(self, tokens: int, seconds: float) -> None:
         """Learns from one round."""
+        self.stepped_s += seconds
         self._decode.saw(tokens, seconds)
+
+    def saw_turn(self, stepped_s: float, seconds: float) -> None:
+        """Learns from a turn of the loop in which runs moved on, `stepped_s` of it in their lanes.
+
+        Short requests, embeddings and the worker's own bookkeeping take time as well.
+        """
+        self._use.saw(stepped_s, seconds)
+
+    @property
+    def use(self) -> float:
+        """The part of the time that lanes get for chunks and rounds."""
+        return min(1.0, max(LEAST_USE, self._use.tps))
 
     def saw_answer(self, kind: Kind, tokens: int) -> None:
         """Learns from a finished run."""
@@ -147,7 +164,8 @@ class Queue:
             if other.choices > 1:
                 read.add(other.prompt_key)
         count = len(works) - len(ahead)
-        return int(wait_s(works[:count], works[count:], lanes, turns.share) * 1000)
+        seconds = wait_s(works[:count], works[count:], lanes, turns.share) / rates.use
+        return int(seconds * 1000)
 
 
 def queue_full() -> Refusal:

@@ -115,15 +115,19 @@ class Loop:
         """One iteration; returns whether anything moved on."""
         for command in self._inbox.take_all(wait_s):  # (1)
             self._obey(command)
+        began_s = self._clock()
         self._watch_clocks()  # (2)
         self._start_queued()  # (3)
         moving = self._turns.choose(self._running)
         has_moved = bool(moving) or self._step_side(is_alone=True)
+        stepped_s = 0.0
         for run in moving:  # (4)
             self._step_side(is_alone=False)
-            self._step_main(run)
+            stepped_s += self._step_main(run)
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
         has_moved |= self._pricing.step(is_idle=not has_moved and self._state() == "idle")
+        if moving:
+            self._rates.saw_turn(stepped_s, self._clock() - began_s)
         self._show()  # (5)
         return has_moved
 
@@ -275,10 +279,12 @@ class Loop:
         side.saw_step(self._clock(), self._clock() - began_s)
         return True
 
-    def _step_main(self, run: Run) -> None:
-        was_reading, began_s = run.is_reading, self._clock()
+    def _step_main(self, run: Run) -> float:
+        """Seconds of chunk or round in it; the turn's are those, and what is written of them."""
+        was_reading, began_s, stepped_s = run.is_reading, self._clock(), self._rates.stepped_s
         self._advance(run)
         self._turns.saw_step(run, self._clock() - began_s, was_reading=was_reading)
+        return self._rates.stepped_s - stepped_s
 
     def _advance(self, run: Run) -> None:
         try:

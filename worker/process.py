@@ -91,7 +91,10 @@ def run(arguments: list[str]) -> int:
 
 
 def configure_logging() -> None:
-    """One JSON object a line on stderr, times in UTC."""
+    """One JSON object a line on stderr, times in UTC.
+
+    A line goes out in one write: the gateway writes to the same pipe.
+    """
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -101,7 +104,7 @@ def configure_logging() -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
 
 

@@ -229,6 +229,26 @@ def test_answers_to_one_prompt_are_expected_to_read_it_once():
     assert real_s > 4.0 and estimated_s == pytest.approx(real_s, rel=0.1)
 
 
+def test_time_that_short_requests_take_is_in_an_estimate():
+    """They have half of it here; a wait is twice as long as the lanes' own work."""
+    side = SideSettings(prompt=40, output=64, share=0.9)
+    bench = _steady(0.01, 0.1, lanes=1, slots=1, side=side)
+    params = {"temperature": 0.0, "max_tokens": 60}
+    bench.say(submit("main", credit=9999, params={"max_tokens": 600}))
+    bench.turn(2)
+    for number in range(4):
+        bench.say(submit(f"s{number}", params=params))
+    bench.turn(150)
+    told = Told(bench)
+    for number in range(4, 8):
+        bench.say(submit(f"s{number}", params=params))
+    bench.say(submit("next", params={"max_tokens": 65}))
+    bench.turn()
+    estimated_s = next(est for run, _, est in told.places if run.id == "next")
+    left_s = bench.loop._rates.work(bench.loop._running[0]).write_s
+    assert estimated_s == pytest.approx(2 * left_s, rel=0.1)
+
+
 def test_first_estimates_start_from_what_a_small_model_does():
     rates = Rates()
     assert (rates.prefill_tps, rates.decode_tps) == (500.0, 20.0)

@@ -7,13 +7,15 @@ import pytest
 
 from proto.worker_settings import (
     DraftSettings,
+    Launch,
     LookupSettings,
+    PrefillSettings,
     SpeculationSettings,
     WorkerSettings,
 )
 from worker.draft.drafters import drafters_of
 from worker.faults import StartFault
-from worker.settings import bounds_of
+from worker.settings import bounds_of, machine_of
 from worker.speculation.cut import Bounds
 
 
@@ -57,3 +59,17 @@ def test_a_lookup_that_could_never_copy_is_refused(changes, words: str):
     for right in (LookupSettings(min_match=3, min_expected=0.0), LookupSettings(min_match=32)):
         settings = WorkerSettings(draft=DraftSettings(lookup=right))
         assert drafters_of(settings, most_rows=16, stores=None, new_block=None)()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.04, 0.96, 1.0, -1.0, float("nan")])
+def test_a_share_that_would_starve_one_side_is_refused(share: float):
+    def launch(value: float) -> Launch:
+        settings = WorkerSettings(prefill=PrefillSettings(share=value))
+        return Launch(settings, "m", "/m", "ipc:///x", "/x")
+
+    with pytest.raises(
+        StartFault, match=r"worker\.prefill\.share is .*; it must be 0\.05 to 0\.95"
+    ):
+        machine_of(launch(share), has_cuda=False)
+    for right in (0.05, 0.5, 0.95):
+        machine_of(launch(right), has_cuda=False)
