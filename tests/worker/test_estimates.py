@@ -126,6 +126,8 @@ def test_reading_has_its_share_in_an_estimate():
     assert wait_s(beside, (), 2, 0.25) == pytest.approx(8.0)  # three quarters of the time: 8 s
     burst = [Work(1.0, 1.0), Work(3.0, 9.0)]
     assert wait_s(burst, (), 2, 0.5) == pytest.approx(6.0)  # 4 s are read first, then 1 s at half
+    begun = [Work(2.0, 1.0, is_first=True), Work(0.0, 3.0)]  # one of the burst has been read
+    assert wait_s(begun, (), 2, 0.2) == pytest.approx(4.0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -240,8 +242,6 @@ def test_time_that_short_requests_take_is_in_an_estimate():
         bench.say(submit(f"s{number}", params=params))
     bench.turn(150)
     told = Told(bench)
-    for number in range(4, 8):
-        bench.say(submit(f"s{number}", params=params))
     bench.say(submit("next", params={"max_tokens": 65}))
     bench.turn()
     estimated_s = next(est for run, _, est in told.places if run.id == "next")
