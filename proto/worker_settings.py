@@ -22,9 +22,11 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class PrefillSettings:
-    """`chunk`: prompt tokens forwarded together; 0 = 256 on a CPU, 1,024 on CUDA."""
+    """`chunk`: prompt tokens forwarded together; 0 = 256 on a CPU, 1,024 on CUDA, less where that
+    takes more than about a second. `share`: of the device's time, while others write."""
 
     chunk: int = 0
+    share: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from worker.siblings import SharedPrompts
 from worker.side import SideLane
 from worker.state.slot import Slot
 from worker.steps import Steps, TokenEngine
+from worker.turns import Turns
 from worker.types import (
     Allow,
     Broken,
@@ -72,6 +73,7 @@ class Loop:
         side: SideLane,
         embeds: EmbedLane,
         warm: WarmPass[Slot],
+        turns: Turns,
         lanes: int,
         drain_s: float,
         inbox: Inbox[ToLoop],
@@ -88,6 +90,7 @@ class Loop:
         self._embeds = embeds
         self._warm = warm
         self._cache = CacheAnswers(engine, outbox)
+        self._turns = turns
         self._lanes = lanes
         self._drain_s = drain_s
         self._inbox = inbox
@@ -123,17 +126,21 @@ class Loop:
         """One iteration; returns whether anything moved on."""
         for command in self._inbox.take_all(wait_s):  # (1)
             self._obey(command)
+        began_s = self._clock()
         self._watch_clocks()  # (2)
         self._start_queued()  # (3)
         self._take_back()
-        moving = [run for run in self._running if run.slot is not None and not run.is_parked]
+        moving = self._turns.choose(self._running)
         has_moved = bool(moving) or self._step_side(is_alone=True)
+        stepped_s = 0.0
         for run in moving:  # (4)
             self._step_side(is_alone=False)
-            self._advance(run)
+            stepped_s += self._step_main(run)
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
         has_moved |= self._warm.step(is_idle=not has_moved and self._is_idle)
         has_moved |= self._pricing.step(is_idle=not has_moved and self._is_idle)
+        if moving:
+            self._rates.saw_turn(stepped_s, self._clock() - began_s)
         self._show()  # (5)
         return has_moved
 
@@ -202,6 +209,7 @@ class Loop:
             is_busy = self._busy_lanes + len(self._queue) >= self._lanes
             if self._side.admits(run) and (is_busy or run.lane == "side"):
                 self._side.add(run)
+                run.record.kind = "side"
                 self._tell.place(run, 0, 0)
                 return
             self._queue.add(run)
@@ -211,7 +219,9 @@ class Loop:
         self._tell_place(run)
 
     def _tell_place(self, run: Run) -> None:
-        estimate_ms = self._queue.estimate_ms(run, self._running, self._lanes, self._rates)
+        estimate_ms = self._queue.estimate_ms(
+            run, self._running, self._lanes, self._turns, self._rates
+        )
         self._tell.place(run, self._queue.position(run), estimate_ms)
 
     def _start_drain(self) -> None:
@@ -308,6 +318,13 @@ class Loop:
         self._advance(run)
         side.saw_step(self._clock(), self._clock() - began_s)
         return True
+
+    def _step_main(self, run: Run) -> float:
+        """Seconds of chunk or round in it; the turn's are those, and what is written of them."""
+        was_reading, began_s, stepped_s = run.is_reading, self._clock(), self._rates.stepped_s
+        self._advance(run)
+        self._turns.saw_step(run, self._clock() - began_s, was_reading=was_reading)
+        return self._rates.stepped_s - stepped_s
 
     def _advance(self, run: Run) -> None:
         try:

@@ -40,6 +40,8 @@ class Reporter:
     def place(self, run: Run, position: int, est_wait_ms: int) -> None:
         """How many runs are before it, and for about how long."""
         run.told_s = self._clock()
+        if run.record.est_wait_ms is None:
+            run.record.est_wait_ms = est_wait_ms
         self._send(
             Queued(
                 run.id,
@@ -87,7 +89,7 @@ class Reporter:
         """The end of a run by its record alone."""
         self._note_end(record, ending.finish, ending.detail, ending.error)
         if record.completion_tokens:
-            self._rates.saw_answer(record.completion_tokens)
+            self._rates.saw_answer(record.kind, record.completion_tokens)
         self._send(
             Done(
                 record.run_id,

@@ -13,6 +13,7 @@ from proto.events import Logprobs, TokenLogprob
 from proto.messages import Delta, Kind
 from worker.grammar.closing import FormCloser
 from worker.grammar.matcher import GrammarFault
+from worker.record import Kind as AnswerKind
 from worker.record import RunRecord
 from worker.sampling.chooser import Chooser, Chosen
 from worker.state.ask import Ask
@@ -83,7 +84,10 @@ class Run:
             choices=prepared.choices,
         )
         self.record = RunRecord(
-            self.id, prepared.arrival.arrived_s, prompt_tokens=len(prepared.prompt)
+            self.id,
+            prepared.arrival.arrived_s,
+            kind_of(prepared),
+            prompt_tokens=len(prepared.prompt),
         )
         self.slot: Slot | None = None
         self.aside: FrozenSlot | None = None  # its state, while another run has its slot
@@ -289,3 +293,13 @@ class Run:
         if admitted is not None:
             is_late = is_late or now_s - admitted >= self._wall_clock_s
         return Ending("length", "wall_clock") if is_late else None
+
+
+def kind_of(prepared: Prepared) -> AnswerKind:
+    """What decides most how long its answer will be."""
+    if prepared.syntax.is_thinking:
+        return "thinking"
+    call = prepared.arrival.submit.call
+    if call.tools and call.tool_choice.mode != "none":
+        return "tools"
+    return "plain" if prepared.matcher is None else "form"

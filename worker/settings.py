@@ -19,6 +19,7 @@ from worker.speculation.cut import Bounds
 CHUNK_CPU, CHUNK_CUDA = 256, 1024  # tokens of prompt forwarded together
 MAX_LEN_CPU = 8192  # positions kept by default on a CPU, where memory is shared with others
 MOST_LANES = 64
+LEAST_SHARE, MOST_SHARE = 0.05, 0.95  # of the time for reading: neither side starves
 CUDA_LAYOUTS = ("bf16", "fp32")
 MOST_ROWS, MOST_ROWS_CUDA = 64, 32  # of one verify; delta layers solve at most 64 together
 SNAP_CUDA = (8, 16, 24, 32)  # the row counts between which a verify costs the same there
@@ -58,6 +59,11 @@ def machine_of(launch: Launch, *, has_cuda: bool) -> Machine:
         raise StartFault("worker.device is cuda, but this machine offers no CUDA device to torch.")
     if not 1 <= settings.parallel <= MOST_LANES:
         raise StartFault(f"worker.parallel is {settings.parallel}; it must be 1 to {MOST_LANES}.")
+    share = settings.prefill.share
+    if not LEAST_SHARE <= share <= MOST_SHARE:
+        raise StartFault(
+            f"worker.prefill.share is {share}; it must be {LEAST_SHARE} to {MOST_SHARE}."
+        )
     slots = settings.slots or settings.parallel + 1
     if slots < settings.parallel:
         raise StartFault(
