@@ -11,6 +11,7 @@ from worker.turns import Turns
 QUEUE_FULL_RETRY_MS = 5_000
 QUEUE_TIMEOUT_RETRY_MS = 10_000
 DRAINING_RETRY_MS = 30_000
+MEMORY_RETRY_MS = 30_000
 REPEAT_S = 10.0  # how often a waiting run hears its place
 
 # Start values of the moving averages, about those of a small model on two cores.
@@ -176,6 +177,11 @@ def queue_full() -> Refusal:
 def queue_timeout() -> Refusal:
     """What is told to who has waited for too long."""
     return Refusal("busy", "queue_timeout", retry_after_ms=QUEUE_TIMEOUT_RETRY_MS)
+
+
+def memory_full() -> Refusal:
+    """What is told to who has waited for memory for too long."""
+    return Refusal("busy", "memory_full", retry_after_ms=MEMORY_RETRY_MS)
 
 
 def draining() -> Refusal:

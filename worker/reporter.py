@@ -53,6 +53,11 @@ class Reporter:
             )
         )
 
+    def memory_wait(self, run: Run) -> None:
+        """That a run is next, and waits for memory."""
+        run.told_s = self._clock()
+        self._send(Progress(run.id, "memory_wait", 0, len(run.prompt), 0))
+
     def progress(self, run: Run, done: int) -> None:
         """How far a long prompt has been read; not for short ones, and once a second at most."""
         now = self._clock()

@@ -91,6 +91,8 @@ class Run:
         )
         self.slot: Slot | None = None
         self.aside: FrozenSlot | None = None  # its state, while another run has its slot
+        self.is_starved = False  # it found no memory to grow, and waits for another one's end
+        self.waits_since_s: float | None = None  # for memory, before it starts
         self.shared: Any = None  # the state of its prompt, where another run has read it
         self.told_s = prepared.arrival.arrived_s  # when it last heard of its place or progress
         self.wish: Ending | None = None  # an end asked for from outside
@@ -134,9 +136,10 @@ class Run:
 
     @property
     def is_parked(self) -> bool:
-        """Whether it decodes but has no credit for the next token."""
+        """Whether it decodes but has no credit for the next token, or no memory."""
         has_state = self.slot is not None or self.aside is not None
-        return has_state and not self.is_reading and self.number > self.allowed
+        is_held_up = self.number > self.allowed or self.is_starved
+        return has_state and not self.is_reading and is_held_up
 
     @property
     def margin(self) -> float | None:
