@@ -125,7 +125,8 @@ class Lanes:
             if run.aside is None or run.is_parked:
                 continue
             if self._engine.free_slots or self._set_aside():
-                run.slot, run.aside = self._engine.take_back(run.aside, run.chooser), None
+                run.slot = self._engine.take_back(run.aside, run.chooser)
+                run.aside = run.aside if run.slot is None else None
 
     def _set_aside(self) -> bool:
         """Frees the slot of a run that waits for its client, who must not hold up the next."""

@@ -29,7 +29,10 @@ MEMORY_RECLAIMED = "memory.reclaimed"
 class Reclaimer(Protocol):
     """Something that is kept and can be made again, or not be kept."""
 
-    name: str  # of the step, in log and metrics
+    @property
+    def name(self) -> str:
+        """Of the step, in log and metrics."""
+        ...
 
     def give_back(self, bytes_wanted: int) -> int:
         """Gives back its cheapest unit, or what is wanted of it if that can be divided; the bytes

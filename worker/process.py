@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -24,7 +25,7 @@ from proto.codec import VERSION, from_wire
 from proto.faults import CodecFault
 from proto.limits import LINK_LEASE_S, PREPARING
 from proto.messages import Caps, Ready
-from proto.worker_settings import Launch
+from proto.worker_settings import Launch, MemorySettings
 from worker.admission import Queue
 from worker.build import build_engine, device_name, settled
 from worker.draft.corpus import read_corpus
@@ -37,12 +38,13 @@ from worker.link import Endpoint, Link
 from worker.loading.locate import Checkpoint, open_checkpoint
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
+from worker.memory_gate import gate_of
 from worker.prepare import Preparer
 from worker.price_file import Fingerprint, PriceFile
 from worker.pricing import Pricing
 from worker.run import RunLimits
 from worker.sampling.sampler import NEAR_TIE_ULPS
-from worker.settings import Machine, bounds_of, check_warm, free_memory_bytes, machine_of
+from worker.settings import Machine, bounds_of, check_warm, machine_of
 from worker.side import SideLane
 from worker.speculation.calibration import scope_of
 from worker.speculation.table import table_lines
@@ -137,6 +139,7 @@ class Worker:
             fits_chunk=True,
         )
         engine.check()
+        _use_gate(engine, launch, machine)
         pricing = _pricing(launch, machine, engine, checkpoint)
         if engine.is_drafting:
             pricing.start()
@@ -258,6 +261,7 @@ def calibrate(launch: Launch) -> int:
     if not engine.is_drafting:
         raise StartFault("Nothing guesses tokens with these settings, so there are no prices.")
     engine.check()
+    _use_gate(engine, launch, machine)
     pricing = _pricing(launch, machine, engine, checkpoint)
     prices = pricing.measure()
     endpoint.release()
@@ -291,13 +295,16 @@ def _pricing(launch: Launch, machine: Machine, engine: Engine, checkpoint: Check
             limit_s=CALIBRATION_CUDA_S if is_cuda else CALIBRATION_CPU_S,
         ),
         PriceFile(Path(launch.state_dir) / "prices", fingerprint),
-        free_bytes=_free_cuda_bytes if is_cuda else free_memory_bytes,
+        has_room=engine.has_room,
         clock=time.perf_counter,
     )
 
 
-def _free_cuda_bytes() -> int:
-    return int(torch.cuda.mem_get_info()[0])
+def _use_gate(engine: Engine, launch: Launch, machine: Machine) -> None:
+    """Raises: StartFault, when the model leaves no memory to serve with."""
+    settings = launch.settings.memory
+    host = gate_of("cpu", MemorySettings(), ()).has_room if machine.device == "cuda" else None
+    engine.use_gate(partial(gate_of, machine.device, settings), host)
 
 
 def _read_launch(text: str) -> Launch:

@@ -110,9 +110,14 @@ class Decoder:
         )
         return SequenceCache(kv, self._new_delta())
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state of its delta layers, and so of a copy; 0 where there are none."""
+        return state_bytes(self.config, self.dtype)
+
     def cache_bytes(self, length: int) -> int:
         """Bytes that a cache holds of `length` tokens, in all."""
-        return kv_bytes(self.config, self.dtype, length) + state_bytes(self.config, self.dtype)
+        return kv_bytes(self.config, self.dtype, length) + self.state_bytes
 
     def _new_delta(self) -> DeltaCache | None:
         if (shape := self.config.delta) is None:

@@ -5,18 +5,23 @@ Knows no model: it moves states, the engine makes them. A kept state changes spe
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 
 from worker.limits import CUTS_SEEN
+from worker.memory_gate import Verdict
 from worker.prefill import Plan
 from worker.sampling.chooser import Chooser
 from worker.state.ask import Ask
 from worker.state.facts import KIND_OF, CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
+from worker.state.room import Gate, OpenGate, Shelf, Sizes
 from worker.state.slot import FrozenSlot, Slot
 from worker.state.snapshots import Kind, Snapshot, SnapshotStore
 from worker.state.start import NOTHING, Source, Start, Wanted
 
+ANSWER_AHEAD = 512  # tokens of an answer for which there is room from its start
+GROWTH = 8  # a sequence that grows gets an eighth more, so that a long one is copied rarely
 TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
 
 
@@ -24,7 +29,6 @@ class Kept:
     """Slots and snapshots. One thread uses it, the engine's.
 
     `new_slot`: an empty slot, told whether anybody drafts in it; not in the lane of short requests.
-    `size_of`: bytes that a sequence of so many tokens takes in a slot.
     """
 
     def __init__(
@@ -33,7 +37,7 @@ class Kept:
         *,
         slots: int,
         keeping: Keeping,
-        size_of: Callable[[int], int],
+        sizes: Sizes,
     ) -> None:
         self._new_slot = new_slot
         self._side = new_slot(False)
@@ -41,7 +45,10 @@ class Kept:
         self._running: list[Slot] = []
         self._guests: dict[Slot, int] = {}  # and the bytes that each may take
         self._keeping = keeping
-        self._size_of = size_of
+        self._sizes = sizes
+        self._gate: Gate = OpenGate()
+        self._has_host_room: Callable[[int], bool] = lambda size_bytes: True
+        self._wanted: set[Slot] = set()  # by the prompt that room is made for
         self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
         self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
         self._is_side_running = False
@@ -65,7 +72,10 @@ class Kept:
             slot, start = self._blank(), NOTHING
         else:
             slot, start = self._take(ask, wanted, ask.salt)
+        if start.position == 0 and slot.cache.kv.capacity < self._length_of(ask):
+            slot.cache.kv.release()  # so that it never holds both
         slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
+        slot.cache.reserve(self._length_of(ask))
         slot.parting = ask.cuts
         if ask.salt is not None and not ask.is_shared:
             self._count(start)
@@ -125,11 +135,20 @@ class Kept:
 
     def _add(self, kind: Kind, slot: Slot, salt: str | None) -> None:
         """Bytes are counted, and room is made, before anything is copied."""
-        if self._store.has_room(self._size_of(slot.kv_len)):
+        if self._has_room_aside(slot):
             self._store.add(slot.snapshot(kind, salt))
 
+    def _has_room_aside(self, slot: Slot) -> bool:
+        size_bytes = self._sizes.sequence(slot.kv_len)
+        if not self._store.has_room(size_bytes):
+            return False
+        if self._has_host_room(size_bytes):
+            return True
+        self._store.skipped["memory"] += 1
+        return False
+
     def _bytes_of(self, ask: Ask) -> int:
-        return self._size_of(len(ask.prompt) + ask.output)
+        return self._sizes.sequence(len(ask.prompt) + ask.output)
 
     def _may_visit(self, size_bytes: int) -> bool:
         return sum(self._guests.values()) + size_bytes <= self._keeping.guest_bytes
@@ -157,7 +176,7 @@ class Kept:
     def set_aside(self, slot: Slot) -> FrozenSlot | None:
         """Takes the slot of a run that waits for its client, and keeps its state in host memory;
         None where that has no room for it."""
-        if slot not in self._running or not self._store.has_room(self._size_of(slot.kv_len)):
+        if slot not in self._running or not self._has_room_aside(slot):
             return None
         frozen = slot.freeze().on_host()
         self._store.reserve(frozen.size_bytes)
@@ -166,8 +185,11 @@ class Kept:
         self._idle.insert(0, slot)
         return frozen
 
-    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot:
-        """A slot that goes on where the one that was set aside stopped."""
+    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot | None:
+        """A slot that goes on where the one that was set aside stopped; None while memory for it
+        is short."""
+        if not self._gate.ask(self._sizes.sequence(frozen.kv_len)).fits:
+            return None
         slot = self._blank()
         self.drop_aside(frozen)
         slot.thaw(frozen, chooser)
@@ -205,9 +227,97 @@ class Kept:
         slot, start = longest_start(wanted, salt, self._idle)
         if slot is None or start.position == len(prompt) or not is_next_turn(slot, prompt):
             return None
+        length = len(prompt) + self._sizes.rows
+        if not self._gate.has_room(self._new_bytes(slot, length) + self._sizes.work(length)):
+            return None
+        slot.cache.reserve(length)
         self._run(slot)
         slot.begin(prompt, None, plan, salt, start)
         return slot
+
+    # Memory, before it is taken.
+
+    def use_gate(
+        self, gate: Gate, work: Callable[[int], int], has_host_room: Callable[[int], bool]
+    ) -> None:
+        """Asks this from now on. `work`: see `Sizes`. `has_host_room`: for copies, in whichever
+        memory those are."""
+        self._gate, self._has_host_room = gate, has_host_room
+        self._sizes = replace(self._sizes, work=work)
+
+    def shelves(self, *, is_host: bool) -> tuple[Shelf, ...]:
+        """What can be given back, cheapest first. `is_host`: copies lie in the same memory."""
+        copies = (
+            Shelf("prefix", lambda: self._store.drop_oldest("prefix")),
+            Shelf("session", lambda: self._store.drop_oldest("session")),
+        )
+        own = Shelf("anchors", self._shrink_anchors), Shelf("slots", self._release_oldest)
+        return (*copies, *own) if is_host else own
+
+    def room_for(self, ask: Ask, plan: Plan) -> Verdict:
+        """Whether there is memory to read a prompt; makes room at the cost of what is kept.
+
+        What the prompt itself would start from goes last, and only where nobody runs who could end.
+        """
+        length = self._length_of(ask)
+        work = self._sizes.work(length) + self._anchors_bytes(len(ask.prompt))
+        alone = self._sizes.sequence(length) + work
+        if alone > self._gate.most_bytes:
+            return self._gate.ask(alone)
+        slot, donor = None, None
+        if ask.salt is not None and not ask.is_shared:
+            wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
+            place = choose_place(
+                wanted, ask.salt, self._idle, self._running,
+                may_visit=self._may_visit(self._bytes_of(ask)),
+            )  # fmt: skip
+            slot, donor = place.slot, place.donor
+        self._wanted = {one for one in (slot, donor) if one is not None}
+        verdict = self._gate.ask(self._new_bytes(slot, length) + work)
+        self._wanted = set()
+        if verdict.kind == "wait" and not (self._running or self._guests):
+            verdict = self._gate.ask(alone)
+        return verdict
+
+    def grow(self, slot: Slot, length: int) -> bool:
+        """Makes room for a sequence to be `length` tokens long, if there is memory for it."""
+        kv = slot.cache.kv
+        if length <= kv.capacity:
+            return True
+        capacity = kv.capacity_for(length + length // GROWTH)
+        # What is there is held until it is copied.
+        if not self._gate.ask(self._sizes.sequence(capacity)).fits:
+            return False
+        slot.cache.reserve(capacity)
+        return True
+
+    def _length_of(self, ask: Ask) -> int:
+        """Tokens for which room is made before a prompt is read: it, and how its answer begins."""
+        return len(ask.prompt) + min(ask.output, ANSWER_AHEAD) + self._sizes.rows
+
+    def _new_bytes(self, slot: Slot | None, length: int) -> int:
+        """What a slot must take to be `length` tokens long; while it grows it has both."""
+        if slot is None:
+            return self._sizes.sequence(length)
+        if slot.cache.kv.capacity >= length:
+            return 0
+        return self._sizes.sequence(slot.cache.kv.capacity_for(length))
+
+    def _anchors_bytes(self, length: int) -> int:
+        """At most: those where chunks start, where the answer begins, its end and another's."""
+        return self._sizes.state * (length // self._sizes.chunk + 3)
+
+    def _shrink_anchors(self) -> int:
+        for slot in self._idle:
+            if slot not in self._wanted and (given := slot.anchors.shrink()):
+                return given
+        return 0
+
+    def _release_oldest(self) -> int:
+        for slot in self._idle:
+            if slot not in self._wanted and (given := slot.release()):
+                return given
+        return 0
 
     # For operators.
 

@@ -37,10 +37,14 @@ class KvCache:
         """Bytes held, keys and values together."""
         return 2 * self._keys.numel() * self._keys.element_size()
 
+    def capacity_for(self, length: int) -> int:
+        """Tokens that there is room for when `length` must fit."""
+        return -(-length // self._step) * self._step
+
     def reserve(self, length: int) -> None:
         """Makes room for `length` tokens in all."""
         if length > self.capacity:
-            capacity = -(-length // self._step) * self._step
+            capacity = self.capacity_for(length)
             keys, values = _grown(self._keys, capacity), _grown(self._values, capacity)
             self._keys, self._values = keys, values  # both or, where memory is short, none
 
