@@ -106,6 +106,7 @@ class Gateway:
                 ready=self.operator.ready,
                 root=self.operator.root,
                 usage=self.operator.usage,
+                cache=self.operator.cache,
                 metrics=self.operator.metrics,
             )
         )

@@ -103,6 +103,19 @@ class CacheSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmSettings:
+    """While nothing else is to do, the next prompt of a conversation is read as far as it is known.
+
+    `first_turn_reasoning`: whether a client is expected to send reasoning back before it is known;
+    `max_age_s`: how long after a reply it is given up.
+    """
+
+    enabled: bool = True
+    first_turn_reasoning: Literal["omit", "keep"] = "omit"
+    max_age_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerSettings:
     """What one worker loads and how it runs.
 
@@ -127,6 +140,7 @@ class WorkerSettings:
     speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
     draft: DraftSettings = field(default_factory=DraftSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
+    warm: WarmSettings = field(default_factory=WarmSettings)
 
 
 @dataclass(frozen=True, slots=True)

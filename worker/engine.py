@@ -33,6 +33,7 @@ from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import Take, walk
 from worker.state.anchors import Anchors
 from worker.state.ask import Ask
+from worker.state.facts import CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
 from worker.state.lineage import Lineage
@@ -182,7 +183,7 @@ class Engine:
 
         `is_sound`: false where a step has failed, so that its state may be any.
         """
-        if is_sound and slot.drafting.is_any:
+        if is_sound and slot.has_run and slot.drafting.is_any:
             self._speculation.keep(slot)
         self.kept.close(slot, is_sound=is_sound)
 
@@ -202,6 +203,14 @@ class Engine:
         """The slot of a conversation, to read what its next prompt begins with; None where there
         is nothing to do."""
         return self.kept.open_ahead(prompt, self._plan(prompt, cuts), salt)
+
+    def cache_facts(self) -> CacheFacts:
+        """What is kept of earlier sequences, in numbers."""
+        return self.kept.facts()
+
+    def clear_kept(self, kinds: frozenset[str]) -> int:
+        """See `Kept.clear`."""
+        return self.kept.clear(kinds)
 
     def stop(self) -> None:
         """Writes what is kept on disk and is not there yet."""

@@ -13,3 +13,7 @@ STORE_JOBS = 256  # documents that suffix stores have not written; more are drop
 CUTS_SEEN = 256  # system prompts that one conversation began with; the oldest is forgotten beyond
 CORPUS_BYTES = 32 * 1024 * 1024  # of text, encoded at each start: about half a minute
 CORPUS_FILES = 10_000
+SYSTEM_TEXTS = 16  # system turns whose ids are remembered; real ones have up to some 10,000 tokens
+REASONED_REPLIES = 4096  # replies known to have had reasoning, as hashes
+WARM_PENDING = 16  # conversations whose next prompt waits to be read ahead; the oldest goes beyond
+WARM_READ = 256  # conversations whose next prompt was read ahead and has not come

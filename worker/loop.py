@@ -12,6 +12,7 @@ import structlog
 from proto.faults import Refusal
 from proto.messages import Beat
 from worker.admission import REPEAT_S, Queue, Rates, draining, queue_timeout
+from worker.cache_answers import CacheAnswers
 from worker.embedding.lane import EmbedLane
 from worker.grammar.closing import FormCloser
 from worker.mailbox import Board, Inbox, Outbox
@@ -22,10 +23,12 @@ from worker.reporter import Reporter
 from worker.run import Run, RunLimits, Vocabulary
 from worker.siblings import SharedPrompts
 from worker.side import SideLane
+from worker.state.slot import Slot
 from worker.steps import Steps, TokenEngine
 from worker.types import (
     Allow,
     Broken,
+    CacheQuestion,
     Ending,
     EndRun,
     Forget,
@@ -35,7 +38,10 @@ from worker.types import (
     Texts,
     ThreadDied,
     ToLoop,
+    ToPreparer,
+    Warmable,
 )
+from worker.warm import WarmPass
 
 log = structlog.get_logger()
 
@@ -65,9 +71,11 @@ class Loop:
         queue: Queue,
         side: SideLane,
         embeds: EmbedLane,
+        warm: WarmPass[Slot],
         lanes: int,
         drain_s: float,
         inbox: Inbox[ToLoop],
+        preparer: Inbox[ToPreparer],
         outbox: Outbox,
         board: Board,
         clock: Callable[[], float],
@@ -78,9 +86,12 @@ class Loop:
         self._queue = queue
         self._side = side
         self._embeds = embeds
+        self._warm = warm
+        self._cache = CacheAnswers(engine, outbox)
         self._lanes = lanes
         self._drain_s = drain_s
         self._inbox = inbox
+        self._preparer = preparer
         self._board = board
         self._clock = clock
         self._running: list[Run] = []  # those that hold a slot, parked ones included
@@ -121,7 +132,8 @@ class Loop:
             self._step_side(is_alone=False)
             self._advance(run)
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
-        has_moved |= self._pricing.step(is_idle=not has_moved and self._state() == "idle")
+        has_moved |= self._warm.step(is_idle=not has_moved and self._is_idle)
+        has_moved |= self._pricing.step(is_idle=not has_moved and self._is_idle)
         self._show()  # (5)
         return has_moved
 
@@ -141,6 +153,8 @@ class Loop:
                 record = RunRecord(submit.run_id, arrival.arrived_s)
                 ending = Ending("error", "internal", error)
                 self._tell.closed(record, submit.start_token - 1, ending)
+            case Warmable():
+                self._warm.add(command)
             case EndRun(run_id, finish, detail):
                 for run in self._find(run_id):
                     run.wish = Ending(finish, detail)
@@ -149,6 +163,8 @@ class Loop:
                     run.allowed = upto
             case Texts() | Forget():
                 self._embeds.take(command)
+            case CacheQuestion():
+                self._cache.answer(command)
             case StartDrain():
                 self._start_drain()
             case ThreadDied(name, error):
@@ -172,9 +188,13 @@ class Loop:
             self._obey(command)
 
     def _enqueue(self, prepared: Prepared) -> None:
+        self._warm.saw_request(prepared.session)
+        self._warm.saw_prompt(prepared.session, prepared.prompt)
+        self._warm.defer()
         if self._queue.is_full:
             self._start_queued()  # a burst on an idle worker: the first of it need not wait
         run = Run(prepared, self._limits, self._vocabulary)
+        run.said = [] if self._warm.wants(prepared, is_side=False) else None
         try:
             if self._drain_at is not None:
                 raise draining()
@@ -204,6 +224,7 @@ class Loop:
             self._drop(run)
             self._tell.refused(run.record, draining())
         self._embeds.start_drain()
+        self._warm.defer()  # what it has read so far is kept like any other
 
     def _drop(self, run: Run) -> None:
         """Takes a run out of wherever it waits."""
@@ -306,12 +327,16 @@ class Loop:
             self._engine.close(run.slot, is_sound=is_sound)
         elif run.aside is not None:
             self._engine.drop_aside(run.aside)
-        if run is self._side.running:
+        is_side = run is self._side.running
+        if is_side:
             self._side.running = None
         else:
             self._running.remove(run)
         self._shared.leave(run, (*self._started, *self._waiting))
         self._tell.done(run, ending)
+        replied = self._warm.saw_reply(run.prepared, ending.finish, run.said or (), is_side=is_side)
+        if replied is not None and not self._preparer.is_full:
+            self._preparer.put(replied)
 
     # (5) What the link may show.
 
@@ -337,8 +362,15 @@ class Loop:
             kv_bytes_free=self._engine.kv_bytes_free,
             prefill_tps=self._rates.prefill_tps,
             decode_tps=self._rates.decode_tps,
-            metrics=self._metrics.samples(gauges),
+            metrics=(
+                *self._metrics.samples(gauges, self._engine.cache_facts()),
+                *self._warm.samples(),
+            ),
         )
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._state() == "idle" and not self._waiting
 
     def _state(self) -> str:
         if self._drain_at is not None:

@@ -5,6 +5,8 @@ A thread of its own, so that a long conversation never holds up the loop or the 
 
 import threading
 
+import structlog
+
 from proto.chat import Call
 from proto.faults import Refusal
 from proto.limits import STOP_STRINGS, STOP_STRINGS_USED
@@ -19,8 +21,9 @@ from worker.sampling.chooser import ChoiceTexts
 from worker.sampling.params import resolve
 from worker.text.answer import AnswerSyntax
 from worker.text.call_syntax import CallForm
-from worker.text.prompt import PromptWriter, prompt_hash
+from worker.text.prompt import Prompt, PromptWriter, prompt_hash
 from worker.text.reasoning import ReasoningForm
+from worker.text.sent_back import SentBack
 from worker.types import (
     Arrival,
     Broken,
@@ -31,10 +34,17 @@ from worker.types import (
     Prepared,
     Question,
     Rejected,
+    Replied,
     Texts,
     ToLoop,
     ToPreparer,
+    Warmable,
 )
+from worker.warm import session_key
+
+log = structlog.get_logger()
+
+WARM_NOT_RENDERED = "warm.not_rendered"
 
 WAIT_S = 1.0
 BLANK = "\n\n"  # what templates put between the reasoning and the answer
@@ -42,13 +52,15 @@ NO_REASONING = ReasoningForm("none")
 
 
 class Preparer:
-    """Turns arrivals into prepared runs, encodes texts to embed, and counts tokens."""
+    """Turns arrivals into prepared runs and replies into what can be read ahead of the next one,
+    encodes texts to embed, and counts tokens."""
 
     def __init__(
         self,
         writer: PromptWriter,
         defaults: SamplingDefaults,
         compiler: GrammarCompiler,
+        sent_back: SentBack,
         *,
         max_len: int,
         vocab_size: int,
@@ -61,6 +73,7 @@ class Preparer:
         self._max_len = max_len
         self._vocab_size = vocab_size
         self._compiler = compiler
+        self._sent_back = sent_back
         self._token_bytes = writer.token_bytes
         template = writer.template
         self._call_form: CallForm = template.call_form if template else "hermes"
@@ -79,7 +92,8 @@ class Preparer:
 
     def work(self, wait_s: float = 0.0) -> None:
         """Works off what has come."""
-        for item in self._inbox.take_all(wait_s):
+        items = self._inbox.take_all(wait_s)
+        for item in sorted(items, key=lambda item: isinstance(item, Replied)):  # not waited for
             match item:
                 case Arrival():
                     self._loop.put(self._prepare(item))
@@ -87,6 +101,8 @@ class Preparer:
                     self._outbox.put(Outgoing(self._answer(item), item.asker))
                 case EmbedQuestion():
                     self._encode(item)
+                case Replied():
+                    self._loop.put(self._look_ahead(item))
                 case Forget():
                     self._loop.put(item)
 
@@ -133,7 +149,7 @@ class Preparer:
         syntax = self._syntax(submit, is_open=prompt.is_open, is_formed=form is not None)
         return Prepared(
             arrival, prompt.ids, digest, sampling, syntax,
-            matcher, choices, self._closing,
+            matcher, choices, self._closing, prompt.cuts, session_key(submit),
         )  # fmt: skip
 
     def _syntax(self, submit: Submit, *, is_open: bool, is_formed: bool) -> AnswerSyntax:
@@ -152,6 +168,24 @@ class Preparer:
             tool_stream=submit.plan.tool_stream,
             most_calls=1 if is_forced and not call.parallel_tool_calls else None,
         )
+
+    def _look_ahead(self, replied: Replied) -> Warmable:
+        submit, salt = replied.submit, replied.submit.cache_salt
+        call = submit.call
+        try:
+            reply = self._sent_back.next_form(salt, call.messages, replied.reply)
+            self._sent_back.saw_reply(salt, replied.reply)
+            is_thinking = submit.plan.thinking.on
+            prompt = self._writer.write_next(call, reply, is_thinking=is_thinking)
+        except Exception as fault:  # noqa: BLE001 - nobody asked for it, so it is nobody's error
+            log.warning(WARM_NOT_RENDERED, error=type(fault).__name__)
+            prompt = None
+        if prompt is None or not self._can_read(prompt.ids):
+            prompt = Prompt(())
+        return Warmable(prompt.ids, prompt.cuts, salt, replied.session, replied.ended_s)
+
+    def _can_read(self, ids: tuple[int, ...]) -> bool:
+        return len(ids) < self._max_len and max(ids, default=0) < self._vocab_size
 
     def _answer(self, question: Question) -> Counted | Refused:
         count = question.count

@@ -42,15 +42,24 @@ from worker.price_file import Fingerprint, PriceFile
 from worker.pricing import Pricing
 from worker.run import RunLimits
 from worker.sampling.sampler import NEAR_TIE_ULPS
-from worker.settings import Machine, bounds_of, cpu_name, free_memory_bytes, machine_of
+from worker.settings import (
+    Machine,
+    bounds_of,
+    check_warm,
+    cpu_name,
+    free_memory_bytes,
+    machine_of,
+)
 from worker.side import SideLane
 from worker.speculation.calibration import scope_of
 from worker.speculation.table import table_lines
 from worker.text.prompt import PromptWriter
+from worker.text.sent_back import SentBack
 from worker.text.sources import masked_ids, template_of, tokenizer_of
 from worker.text.template import ChatTemplate
 from worker.text.tokenizer import TextTokenizer
 from worker.types import StartDrain, ThreadDied, ToLoop, ToPreparer
+from worker.warm import WarmPass
 
 log = structlog.get_logger()
 
@@ -112,6 +121,7 @@ class Worker:
         # First the lock: a second worker on the same address fails before it loads anything.
         endpoint = Endpoint(launch.endpoint)
         machine = machine_of(launch, has_cuda=torch.cuda.is_available())
+        check_warm(launch.settings.warm)
         torch.set_num_threads(machine.threads)
         checkpoint = open_checkpoint(Path(launch.model_path))
         tokenizer = tokenizer_of(checkpoint.text)
@@ -144,6 +154,7 @@ class Worker:
             GrammarCompiler(
                 tokenizer.serialized, width=checkpoint.config.vocab_size, end_ids=end_ids
             ),
+            SentBack(launch.settings.warm.first_turn_reasoning),
             max_len=engine.facts.max_len,
             vocab_size=checkpoint.config.vocab_size,
             inbox=self._to_preparer,
@@ -190,9 +201,11 @@ class Worker:
             queue=Queue(settings.queue.size, settings.queue.timeout_s),
             side=side,
             embeds=EmbedLane(embedder, settings.queue, side, self._outbox, time.monotonic),
+            warm=WarmPass(engine, settings.warm, time.monotonic),
             lanes=machine.lanes,
             drain_s=launch.drain_s,
             inbox=self._to_loop,
+            preparer=self._to_preparer,
             outbox=self._outbox,
             board=self._board,
             clock=time.monotonic,

@@ -58,6 +58,8 @@ class Run:
         vocabulary: Vocabulary,
     ) -> None:
         submit = prepared.arrival.submit
+        self.prepared = prepared
+        self.said: list[Delta] | None = None  # what went out, where a next turn is likely
         self.id = submit.run_id
         self.band = submit.plan.band
         self.lane = submit.plan.lane
@@ -177,7 +179,7 @@ class Run:
         tokens, self._unsent = self._unsent, []
         calls = tuple(chain.from_iterable(token.said.calls for token in tokens))
         logprobs = tuple(token.logprobs for token in tokens if token.logprobs is not None)
-        return Delta(
+        delta = Delta(
             self.id,
             self.number - len(tokens),
             tuple(token.id for token in tokens),
@@ -187,6 +189,9 @@ class Run:
             calls=calls or None,
             logprobs=logprobs or None,
         )
+        if self.said is not None:
+            self.said.append(delta)
+        return delta
 
     def take_hidden(self, ids: Sequence[int]) -> Delta:
         """Notes tokens that were put in to close the reasoning, and that the client never sees."""

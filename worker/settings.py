@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from proto.worker_settings import Launch, SpeculationSettings
+from proto.worker_settings import Launch, SpeculationSettings, WarmSettings
 from worker.faults import StartFault
 from worker.speculation.cut import Bounds
 
@@ -21,6 +21,7 @@ CUDA_LAYOUTS = ("bf16", "fp32")
 MOST_ROWS, MOST_ROWS_CUDA = 64, 32  # of one verify; delta layers solve at most 64 together
 SNAP_CUDA = (8, 16, 24, 32)  # the row counts between which a verify costs the same there
 MOST_MARGIN = 10.0
+MOST_AGE_S = 3600.0  # of a reply whose next prompt is still read ahead
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -92,6 +93,15 @@ def bounds_of(settings: SpeculationSettings, device: Literal["cpu", "cuda"]) -> 
             f"worker.speculation.margin is {settings.margin}; it must be 1 to {MOST_MARGIN}."
         )
     return Bounds(most, tuple(sorted(snap)), settings.margin)
+
+
+def check_warm(settings: WarmSettings) -> None:
+    """Raises: StartFault for a reading ahead that could never begin."""
+    if not 0.0 < settings.max_age_s <= MOST_AGE_S:
+        raise StartFault(
+            f"worker.warm.max_age_s is {settings.max_age_s}; it must be above 0 and at most "
+            f"{MOST_AGE_S:g}. To switch reading ahead off, set worker.warm.enabled to false."
+        )
 
 
 def physical_cores() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from worker.admission import Rates
+from worker.cache_answers import KeptStates
 from worker.metrics import Metrics
 from worker.pricing import Pricing
 from worker.reporter import Reporter
@@ -20,7 +21,7 @@ from worker.state.slot import FrozenSlot, Slot
 from worker.types import Ending
 
 
-class TokenEngine(Protocol):
+class TokenEngine(KeptStates, Protocol):
     """What loop and steps ask of the engine (`engine.Engine`, or a scripted one in tests)."""
 
     @property
@@ -32,6 +33,10 @@ class TokenEngine(Protocol):
     def set_aside(self, slot: Slot) -> FrozenSlot | None: ...
     def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot: ...
     def drop_aside(self, frozen: FrozenSlot) -> None: ...
+    def open_ahead(
+        self, prompt: tuple[int, ...], cuts: tuple[int, ...], salt: str
+    ) -> Slot | None: ...
+    def read_ahead(self, slot: Slot) -> bool: ...
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None: ...
     def share(self, slot: Slot) -> Any: ...
     def take_shared(self, slot: Slot, state: Any) -> Chosen: ...

@@ -6,6 +6,7 @@ Frozen, so that nobody shares a thing that changes.
 from dataclasses import dataclass
 from typing import Literal
 
+from proto.chat import Message
 from proto.events import FinishReason
 from proto.faults import RefusalCode
 from proto.messages import Count, Embed, FromWorker, Submit
@@ -38,6 +39,16 @@ class EmbedQuestion:
     embed: Embed
     asker: bytes
     arrived_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CacheQuestion:
+    """A Cache on its way to the loop. `kinds`: what a `clear` drops, of `STATE_KINDS`."""
+
+    req_id: str
+    asker: bytes
+    op: Literal["stats", "clear"]
+    kinds: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +88,7 @@ class Closing:
 class Prepared:
     """A run that can be queued: its prompt rendered and encoded, its parameters checked.
 
+    `cuts`: positions where a chunk of the prompt must start. `session`: its conversation, by key.
     `matcher`: of the answer's grammar, made for this run alone. `choices`: where the answer is one
     of a list.
     """
@@ -90,6 +102,34 @@ class Prepared:
     choices: ChoiceTexts | None = None
     closing: Closing = Closing()
     cuts: tuple[int, ...] = ()
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """A reply that its conversation may go on from, on its way to the preparer.
+
+    `ended_s`: when the reply was complete, by the worker's clock.
+    """
+
+    submit: Submit
+    reply: Message
+    session: str
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Warmable:
+    """What the next prompt of a conversation begins with, to be read ahead in idle time.
+
+    `prompt` is empty where there is no telling, or where it does not fit.
+    """
+
+    prompt: tuple[int, ...]
+    cuts: tuple[int, ...]
+    salt: str
+    session: str
+    made_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +181,11 @@ class ThreadDied:
     error: str
 
 
-ToPreparer = Arrival | Question | EmbedQuestion | Forget
-ToLoop = Prepared | Rejected | Broken | Texts | Forget | EndRun | Allow | StartDrain | ThreadDied
+ToPreparer = Arrival | Question | EmbedQuestion | Forget | Replied
+ToLoop = (
+    Prepared | Rejected | Broken | Texts | Warmable | Forget | CacheQuestion | EndRun | Allow
+    | StartDrain | ThreadDied
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from gateway.settings.load import SettingsError, all_keys, find_file, load
 from gateway.settings.types import BudgetSettings, Settings
 from gateway.settings.yaml import edit_distance
 from proto.codec import from_wire, to_wire
-from proto.worker_settings import LookupSettings, WorkerSettings
+from proto.worker_settings import LookupSettings, WarmSettings, WorkerSettings
 
 GOOD = """
 server: {host: 127.0.0.1, port: 8701, admin_token: "env:ADMIN"}
@@ -68,6 +68,16 @@ def test_a_complete_file_is_read_with_its_types(tmp_path: Path) -> None:
 
 def test_an_empty_worker_section_is_a_worker_with_defaults(tmp_path: Path) -> None:
     assert read(tmp_path, "worker:\n").engine.model == "smollm2"
+
+
+def test_what_is_read_ahead_is_read_and_reaches_the_worker(tmp_path: Path) -> None:
+    assert read(tmp_path, "worker: {}").engine.warm == WarmSettings(True, "omit", 60.0)
+    text = "{enabled: false, first_turn_reasoning: keep, max_age_s: 5}"
+    found = read(tmp_path, f"worker: {{warm: {text}}}").engine
+    assert found.warm == WarmSettings(False, "keep", 5.0)
+    assert from_wire(WorkerSettings, json.loads(json.dumps(to_wire(found)))) == found
+    wrong = problems(tmp_path, "worker: {warm: {first_turn_reasoning: yes}}")
+    assert wrong == ["1: worker.warm.first_turn_reasoning: expected one of omit, keep, found 'yes'"]
 
 
 def test_how_drafts_are_looked_up_is_read_and_reaches_the_worker(tmp_path: Path) -> None:

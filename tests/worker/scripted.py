@@ -13,9 +13,10 @@ from tiny_text import tiny_tokenizer
 from proto.chat import Call, Message, Params, TextPart
 from proto.messages import Caps, Delta, Done, FromWorker, Hello, LinkMessage, Ready, Submit
 from proto.plan import Plan
-from proto.worker_settings import QueueSettings, SideSettings
+from proto.worker_settings import QueueSettings, SideSettings, WarmSettings
 from worker import prefill
 from worker.admission import Queue
+from worker.cache_answers import CacheFacts
 from worker.dispatch import Dispatch
 from worker.embedding.lane import EmbedLane, TextEmbedder
 from worker.grammar.compiler import GrammarCompiler
@@ -38,7 +39,9 @@ from worker.state.ask import Ask
 from worker.state.cache import SequenceCache
 from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
+from worker.text.sent_back import SentBack
 from worker.text.template import ChatTemplate
+from worker.warm import WarmPass
 
 TOKENIZER = tiny_tokenizer()
 END = TOKENIZER.control_tokens["<|im_end|>"]
@@ -98,6 +101,7 @@ class ScriptedEngine:
         self.script = script
         self.chunk_s = self.round_s = 0.0
         self.fault: Exception | None = None
+        self.kept_fault: Exception | None = None  # of what is kept, beside that of steps
         self.is_consuming = False  # what is written goes through the run's grammar as well
         self._clock = clock
         self._chunk = chunk
@@ -116,6 +120,8 @@ class ScriptedEngine:
         self.kv_bytes_free = 7
         self.has_room_aside = True
         self.dropped_aside: list[Slot] = []
+        self.kept_bytes = {"slot": 100, "prefix": 4096}  # by kind, one entry each
+        self.cleared: list[frozenset[str]] = []  # what was asked for, in order
 
     @property
     def free_slots(self) -> int:
@@ -144,6 +150,12 @@ class ScriptedEngine:
 
     def drop_aside(self, frozen: Any) -> None:
         self.dropped_aside.append(frozen)
+
+    def open_ahead(self, prompt: tuple[int, ...], cuts: tuple[int, ...], salt: str) -> Slot | None:
+        return None
+
+    def read_ahead(self, slot: Slot) -> bool:
+        raise AssertionError("nothing was opened to be read ahead")
 
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         self._pass(self.chunk_s)
@@ -177,6 +189,18 @@ class ScriptedEngine:
         tree = DraftTree(chain, tuple(range(-1, len(chain) - 1)), (1.0,) * len(chain), sources)
         times = 0.0, 1.0, 0.0, 0.0, self.price_ms
         return Round(tree, tuple(range(len(tokens))), tuple(tokens), *times)
+
+    def cache_facts(self) -> CacheFacts:
+        if self.kept_fault is not None:
+            raise self.kept_fault
+        entries = dict.fromkeys(self.kept_bytes, 1)
+        return CacheFacts(
+            entries, dict(self.kept_bytes), {"slot": 5}, {"prefix": 2}, {"too_large": 3}, 4, 1
+        )
+
+    def clear_kept(self, kinds: frozenset[str]) -> int:
+        self.cleared.append(kinds)
+        return sum(self.kept_bytes.pop(kind, 0) for kind in kinds)
 
     def cache_bytes(self, length: int) -> int:
         return length
@@ -283,6 +307,7 @@ class Bench:
         embedder: TextEmbedder | None = None, **changes: Any,
     ) -> None:  # fmt: skip
         self.clock = Clock()
+        tokenizer = changes.pop("tokenizer", TOKENIZER)
         scripted = ScriptedEngine(
             script, self.clock, slots=changes.pop("slots", 2), chunk=changes.pop("chunk", 16)
         )
@@ -299,21 +324,24 @@ class Bench:
             self.engine, SCOPE, self.price_file, free_bytes=lambda: self.free_bytes,
             clock=self.clock,
         )  # fmt: skip
+        self.others: list[str] = []  # runs that stand beside the one a test looks at
         self.sent: dict[bytes, list[FromWorker]] = defaultdict(list)
         max_len = changes.pop("max_len", 200)
         self.loop = Loop(
             self.engine,
             self.pricing,
-            end_ids=frozenset((END,)),
-            token_bytes=TOKENIZER.token_bytes,
-            tokenizer_hash=TOKENIZER.hash,
+            end_ids=changes.pop("end_ids", frozenset((END,))),
+            token_bytes=tokenizer.token_bytes,
+            tokenizer_hash=tokenizer.hash,
             limits=RunLimits(max_len, 50, changes.pop("wall_clock_s", 100.0)),
             side=side,
             embeds=EmbedLane(embedder or self.embedder, queue, side, self.outbox, self.clock),
             queue=Queue(queue.size, queue.timeout_s),
+            warm=WarmPass(self.engine, changes.pop("warm", WarmSettings()), self.clock),
             lanes=changes.pop("lanes", 1),
             drain_s=changes.pop("drain_s", 30.0),
             inbox=self.to_loop,
+            preparer=self.to_preparer,
             outbox=self.outbox,
             board=self.board,
             clock=self.clock,
@@ -321,7 +349,8 @@ class Bench:
         self.preparer = Preparer(
             changes.pop("writer", WRITER),
             SamplingDefaults(),
-            COMPILER,
+            changes.pop("compiler", COMPILER),
+            changes.pop("sent_back", None) or SentBack(),
             max_len=max_len,
             vocab_size=changes.pop("vocab_size", 512),
             inbox=self.to_preparer,

@@ -18,6 +18,7 @@ from kept_engines import (
     cold,
     delta_of,
     digest,
+    hit_count,
     is_same,
     read_on,
     rows,
@@ -354,7 +355,7 @@ def test_b21_tenants_share_nothing_but_system_prompts_that_they_may(
     engine = anew(any_model, Keeping(has_shared_prefixes=is_shared), slots=3)
     for at in (0, 60):
         turn(engine, (*PROMPT[:CUT], *OTHER[at : at + 60]), "mine", cuts=(CUT,))
-    assert engine.kept.hits.total() == 1  # its own
+    assert hit_count(engine) == 1  # its own
     prompt = (*PROMPT[:CUT], *OTHER[:60], 5)
     slot = taken(engine, prompt, "yours", cuts=(CUT,))
     if is_shared:
@@ -612,7 +613,7 @@ def test_answers_that_share_a_prompt_stand_beside_what_is_kept(any_model: Engine
         # Some of its rows a decode wrote, whoever read them.
         assert slot.lineage.at(160, slot.plan) is SESSION
         engine.close(slot)
-    assert engine.kept.hits.total() + engine.kept.misses == 3
+    assert hit_count(engine) + engine.cache_facts().misses == 3
 
 
 # Guesses over resumed slots.
@@ -636,7 +637,7 @@ def test_guesses_over_resumed_slots_change_no_token(any_model: Engine, slots: in
             turn(engine, OTHER[: 150 + at], "theirs")  # out of its slot
         prompt = (*slot.ctx[: 90 + 30 * at], *PROMPT[:20])
     assert kinds > {"block"}
-    assert engine.kept.hits.total() >= 3
+    assert hit_count(engine) >= 3
 
 
 def _check_drafters(slot: Slot) -> None:

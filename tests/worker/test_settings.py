@@ -9,11 +9,12 @@ from proto.worker_settings import (
     DraftSettings,
     LookupSettings,
     SpeculationSettings,
+    WarmSettings,
     WorkerSettings,
 )
 from worker.draft.drafters import drafters_of
 from worker.faults import StartFault
-from worker.settings import bounds_of
+from worker.settings import bounds_of, check_warm
 from worker.speculation.cut import Bounds
 
 
@@ -57,3 +58,12 @@ def test_a_lookup_that_could_never_copy_is_refused(changes, words: str):
     for right in (LookupSettings(min_match=3, min_expected=0.0), LookupSettings(min_match=32)):
         settings = WorkerSettings(draft=DraftSettings(lookup=right))
         assert drafters_of(settings, most_rows=16, stores=None, new_block=None)()
+
+
+@pytest.mark.parametrize("age_s", [0.0, -1.0, 3600.1, float("nan"), float("inf")])
+def test_an_age_at_which_nothing_is_read_ahead_or_for_ever_is_refused(age_s: float):
+    words = f"worker.warm.max_age_s is {age_s}; it must be above 0 and at most 3600."
+    with pytest.raises(StartFault, match=re.escape(words)):
+        check_warm(WarmSettings(max_age_s=age_s))
+    for right in (0.1, 60.0, 3600.0):
+        check_warm(WarmSettings(max_age_s=right))

@@ -10,11 +10,12 @@ from worker.limits import CUTS_SEEN
 from worker.prefill import Plan
 from worker.sampling.chooser import Chooser
 from worker.state.ask import Ask
+from worker.state.facts import KIND_OF, CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
 from worker.state.slot import FrozenSlot, Slot
 from worker.state.snapshots import Kind, Snapshot, SnapshotStore
-from worker.state.start import NOTHING, Start, Wanted
+from worker.state.start import NOTHING, Source, Start, Wanted
 
 TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
 
@@ -43,8 +44,9 @@ class Kept:
         self._size_of = size_of
         self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
         self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
-        self.hits: Counter[str] = Counter()  # by source
-        self.misses = 0
+        self._is_side_running = False
+        self._hits: Counter[str] = Counter()  # by kind
+        self._misses = 0
 
     @property
     def free_slots(self) -> int:
@@ -57,7 +59,7 @@ class Kept:
         if ask.salt is None:  # in the side lane too, whose slot keeps what it holds
             slot, start = self._new_guest(self._bytes_of(ask)), NOTHING
         elif ask.is_side:
-            slot = self._side
+            slot, self._is_side_running = self._side, True
             start = slot.start_for(wanted) if slot.salt == ask.salt else NOTHING
         elif ask.is_shared:
             slot, start = self._blank(), NOTHING
@@ -71,10 +73,10 @@ class Kept:
         return slot
 
     def _count(self, start: Start) -> None:
-        if start.position:
-            self.hits[start.source] += 1
+        if start.source is Source.NONE:
+            self._misses += 1
         else:
-            self.misses += 1
+            self._hits[KIND_OF[start.source]] += 1
 
     def _blank(self) -> Slot:
         """A slot for a state that comes from elsewhere."""
@@ -142,7 +144,9 @@ class Kept:
         if slot in self._guests:
             del self._guests[slot]
             return
-        if slot is not self._side:
+        if slot is self._side:
+            self._is_side_running = False
+        else:
             self._running.remove(slot)
             self._idle.append(slot)
         if is_sound:
@@ -204,3 +208,41 @@ class Kept:
         self._run(slot)
         slot.begin(prompt, None, plan, salt, start)
         return slot
+
+    # For operators.
+
+    def facts(self) -> CacheFacts:
+        """The numbers of now."""
+        slots = [slot for slot in (*self._idle, *self._running, self._side) if slot.kv_len]
+        kinds: tuple[Kind, ...] = ("prefix", "session")
+        return CacheFacts(
+            entries={
+                "slot": len(slots),
+                "anchor": sum(len(slot.anchors) for slot in slots),
+                **{kind: self._store.count_of(kind) for kind in kinds},
+            },
+            size_bytes={
+                "slot": sum(slot.cache.size_bytes for slot in slots),
+                "anchor": sum(slot.anchors.size_bytes for slot in slots),
+                **{kind: self._store.bytes_of(kind) for kind in kinds},
+            },
+            hits=dict(self._hits),
+            evictions=dict(self._store.evictions),
+            skipped=dict(self._store.skipped),
+            misses=self._misses,
+            collisions=self._store.collisions,
+        )
+
+    def clear(self, kinds: frozenset[str]) -> int:
+        """Drops what is kept of these kinds, but nothing that a run uses; the bytes that it was."""
+        freed = 0
+        quiet = (*self._idle, *(() if self._is_side_running else (self._side,)))
+        for slot in quiet:
+            if "slot" in kinds:
+                freed += slot.release()
+            elif "anchor" in kinds:
+                before = slot.anchors.size_bytes
+                slot.anchors.clear()
+                freed += before
+        store_kinds: tuple[Kind, ...] = ("prefix", "session")
+        return freed + sum(self._store.clear(kind) for kind in store_kinds if kind in kinds)

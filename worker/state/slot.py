@@ -45,6 +45,11 @@ class Slot:
         return self._chooser
 
     @property
+    def has_run(self) -> bool:
+        """Whether it is read for a run, and not ahead of one."""
+        return self._chooser is not None
+
+    @property
     def held(self) -> tuple[int, ...]:
         """The ids that are in the cache."""
         return tuple(self.ctx[: self.kv_len])
@@ -136,6 +141,19 @@ class Slot:
         self._hold((), self.plan, Lineage())
         self.salt, self.start = None, NOTHING
         self._chooser = self.prompt_row = None
+
+    def release(self) -> int:
+        """Holds nothing and gives the memory back; the bytes freed."""
+        before = self.size_bytes
+        self.forget()
+        self.anchors.clear()
+        self.cache.kv.release()
+        return before - self.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes on the device, its anchors included."""
+        return self.cache.size_bytes + self.anchors.size_bytes
 
     def _hold(self, ids: Sequence[int], plan: Plan, lineage: Lineage) -> None:
         self.ctx = list(ids)

@@ -152,6 +152,14 @@ class SnapshotStore:
         self.evictions[entry.kind] += 1
         return entry.size_bytes
 
+    def bytes_of(self, kind: Kind) -> int:
+        """Bytes of all of a kind."""
+        return sum(entry.size_bytes for entry in self if entry.kind == kind)
+
+    def count_of(self, kind: Kind) -> int:
+        """How many there are of a kind."""
+        return sum(entry.kind == kind for entry in self)
+
     def clear(self, kind: Kind) -> int:
         """Forgets all of a kind; their bytes."""
         gone = [key for key, entry in self._entries.items() if entry.kind == kind]

@@ -5,26 +5,40 @@ A control token spelled in a person's text stays text: only the template writes 
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from secrets import token_hex
+from typing import TypeVar
 
-from proto.chat import Call, ImagePart, Json, TextPart
+from proto.chat import Call, ImagePart, Json, Message, Role, TextPart
 from proto.faults import Refusal
+from worker.limits import SYSTEM_TEXTS
 from worker.text.template import ChatTemplate
 from worker.text.tokenizer import TextTokenizer
 
 # Private-use characters around the marks that stand for spelled control tokens.
 MARK_OPEN, MARK_CLOSE = "\ue000", "\ue001"
+Text = TypeVar("Text", str, list[int], tuple[int, ...])
+
 SURROGATE = re.compile("[\ud800-\udfff]")
+
+LEAST_CUT = 64  # tokens; a shorter system turn is read again sooner than a chunk of its own
+PROBES = ("a", "7")  # two messages that nobody wrote: what differs between them is not settled yet
+TAIL_CHARS = 4096  # of a text, in which its last control token is looked for
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt's ids. `is_open`: it leaves the reasoning open, so that the model goes on in it."""
+    """A prompt's ids. `is_open`: it leaves the reasoning open, so that the model goes on in it.
+
+    `cuts`: positions where a chunk must start: where the conversation's own text begins.
+    """
 
     ids: tuple[int, ...]
     is_open: bool = False
+    cuts: tuple[int, ...] = ()
 
 
 class PromptWriter:
@@ -39,8 +53,8 @@ class PromptWriter:
         self._tokenizer = tokenizer
         self._nonce = nonce
         self.template = template
-        literals = sorted(tokenizer.control_tokens, key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, literals))) if literals else None
+        self._control = _Control(tokenizer.control_tokens)
+        self._systems: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # the latest one last
 
     def write(self, call: Call, *, is_thinking: bool, is_formed: bool = False) -> Prompt:
         """The canonical encoding of a call. `is_thinking` is what a template that asks is told.
@@ -52,32 +66,30 @@ class PromptWriter:
         _refuse_images(call)
         if call.prompt is not None:
             return Prompt(_not_empty(self._tokenizer.encode_prompt(call.prompt), "prompt"))
-        template = self.template
-        if not call.messages:
-            raise Refusal("bad_request", "there is no message", param="messages")
-        if template is None:
-            raise Refusal("bad_request", "this model has no chat template", param="messages")
-        if call.tools and not template.takes_tools:
-            sentence = "this model's chat template knows no tools"
-            raise Refusal("bad_request", sentence, param="tools")
-        marks = _Marks(self._control, self._nonce())
-        args = call.template_args or {}
-        arguments: Mapping[str, Json] = {
-            **args,
-            # Off wins: where the plan says no, the answer is not read for reasoning.
-            "enable_thinking": is_thinking and args.get("enable_thinking") is not False,
-        }
-        try:
-            text = template.render(call.messages, arguments, marks.apply, call.tools)
-        except RecursionError as fault:
-            raise Refusal("bad_request", "nested too deeply", param="messages") from fault
-        text = SURROGATE.sub("\ufffd", text)  # half an emoji, out of a call's arguments
-        form, stripped = template.reasoning, text.rstrip()
+        rendering = self._rendering(call, is_thinking=is_thinking)
+        text = rendering.text(call.messages)
+        form, stripped = rendering.template.reasoning, text.rstrip()
         is_open = form.opens != "none" and stripped.endswith(form.open)
         may_open = form.opens != "none" and not stripped.endswith((form.open, form.close))
         if is_thinking and is_formed and may_open:
             text, is_open = text + form.open + "\n", True
-        return Prompt(_not_empty(self._encode_marked(text, marks), "messages"), is_open)
+        ids = _not_empty(self._encode_marked(text, rendering.marks), "messages")
+        return Prompt(ids, is_open, self._cuts(rendering, ids))
+
+    def write_next(self, call: Call, reply: Message, *, is_thinking: bool) -> Prompt | None:
+        """What the prompts of all next turns begin with, when `reply` has answered the call.
+
+        Rendered as the client will send it: with the result of the first call behind a reply that
+        has calls, else with a message of the user. None where there is no telling.
+        """
+        try:
+            _refuse_images(call)
+            rendering = self._rendering(call, is_thinking=is_thinking)
+            text = rendering.settled((*call.messages, reply), _next_of(reply))
+        except Refusal:
+            return None
+        ids = self._firm_ids(text, rendering.marks)
+        return Prompt(ids, cuts=self._cuts(rendering, ids)) if ids else None
 
     def least_tokens(self, call: Call) -> int:
         """How many tokens a call's own text has at least: cheap, and before anything is encoded."""
@@ -100,6 +112,55 @@ class PromptWriter:
         """Tokens of a text by itself."""
         return len(self._tokenizer.encode_literal(text))
 
+    def _rendering(self, call: Call, *, is_thinking: bool) -> "_Rendering":
+        template = self.template
+        if not call.messages:
+            raise Refusal("bad_request", "there is no message", param="messages")
+        if template is None:
+            raise Refusal("bad_request", "this model has no chat template", param="messages")
+        if call.tools and not template.takes_tools:
+            sentence = "this model's chat template knows no tools"
+            raise Refusal("bad_request", sentence, param="tools")
+        return _Rendering(template, call, _Marks(self._control, self._nonce()), is_thinking)
+
+    def _cuts(self, rendering: "_Rendering", ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Where the conversation's own text begins, behind the system turn and the tools.
+
+        One function for requests and for what is read ahead: their chunks must start alike.
+        """
+        call = rendering.call
+        lead = tuple(takewhile(lambda m: m.role in ("system", "developer"), call.messages))
+        if not lead and not call.tools:
+            return ()
+        try:
+            # With a user's message behind it: some templates refuse a system turn that is alone.
+            text = rendering.settled(lead, lambda said: _saying("user", said))
+        except Refusal:
+            return ()
+        cut = shared_length(ids, self._system_ids(text, rendering.marks))
+        return (cut,) if LEAST_CUT <= cut < len(ids) else ()
+
+    def _system_ids(self, text: str, marks: "_Marks") -> tuple[int, ...]:
+        """The same system turn comes with every turn of its conversations: encoded once."""
+        key = hashlib.sha256(text.encode()).digest()
+        ids = self._systems.pop(key, None)
+        if ids is None:
+            ids = self._firm_ids(text, marks)
+        self._systems[key] = ids
+        while len(self._systems) > SYSTEM_TEXTS:
+            self._systems.popitem(last=False)
+        return ids
+
+    def _firm_ids(self, text: str, marks: "_Marks") -> tuple[int, ...]:
+        """The ids of a text, as far as they stay the same whatever text follows it."""
+        start = self._control.last_end(text)  # nothing is joined across a control token
+        firm = start + _firm_length(text[start:])
+        ids = self._encode_marked(text[:firm], marks)
+        last = self._encode_marked(text[start:firm], marks)
+        # Signs before the last word may be joined with the lines behind them.
+        joined = len(last) - shared_length(last, self._encode_marked(text[start:], marks))
+        return tuple(ids[: len(ids) - joined])
+
     def _encode_marked(self, text: str, marks: "_Marks") -> list[int]:
         ids: list[int] = []
         for index, part in enumerate(marks.split(text)):
@@ -115,31 +176,116 @@ def prompt_hash(ids: tuple[int, ...]) -> str:
     return hashlib.sha256(b"".join(index.to_bytes(4, "little") for index in ids)).hexdigest()
 
 
+def shared_length(one: Text, other: Text) -> int:
+    """How many characters or ids two sequences have in common at their start."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:  # by halves: slices are compared at the speed of C
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _firm_length(text: str) -> int:
+    """How much of a text, in characters, is joined with nothing that may follow it.
+
+    Tokenizers join blanks with blanks, signs with lines, and the parts of a word with each other;
+    only letters and digits with a blank behind them are over.
+    """
+    firm = text.rstrip()
+    if firm != text and firm[-1:].isalnum():
+        return len(firm)
+    before, *word = firm.rsplit(maxsplit=1) or [""]
+    return len(before) if word else 0
+
+
+class _Rendering:
+    """Renders conversations that share a call's tools, arguments and marks."""
+
+    def __init__(
+        self, template: ChatTemplate, call: Call, marks: "_Marks", is_thinking: bool
+    ) -> None:
+        self.template = template
+        self.call = call
+        self.marks = marks
+        args = call.template_args or {}
+        self._arguments: Mapping[str, Json] = {
+            **args,
+            # Off wins: where the plan says no, the answer is not read for reasoning.
+            "enable_thinking": is_thinking and args.get("enable_thinking") is not False,
+        }
+
+    def settled(self, messages: tuple[Message, ...], probe: Callable[[str], Message]) -> str:
+        """The text that does not depend on what a further message, made by `probe`, says.
+
+        Raises: Refusal.
+        """
+        one, other = (self.text((*messages, probe(said))) for said in PROBES)
+        length = shared_length(one, other)
+        # A template that does not show the message proves nothing.
+        return one[:length] if length < len(one) else ""
+
+    def text(self, messages: tuple[Message, ...]) -> str:
+        """The conversation up to where the assistant goes on. Raises: Refusal."""
+        apply, tools = self.marks.apply, self.call.tools
+        try:
+            text = self.template.render(messages, self._arguments, apply, tools)
+        except RecursionError as fault:
+            raise Refusal("bad_request", "nested too deeply", param="messages") from fault
+        return SURROGATE.sub("\ufffd", text)  # half an emoji, out of a call's arguments
+
+
+class _Control:
+    """The control tokens of a vocabulary, as they are spelled."""
+
+    def __init__(self, spellings: Iterable[str]) -> None:
+        self.literals = sorted(spellings, key=len, reverse=True)
+        self.numbers = {literal: number for number, literal in enumerate(self.literals)}
+        self.pattern = re.compile("|".join(map(re.escape, self.literals)) or r"(?!)")
+
+    def last_end(self, text: str) -> int:
+        """Where the text behind its last control token begins; 0 where none is near its end."""
+        found = self.pattern.finditer(text, max(0, len(text) - TAIL_CHARS))
+        return max((match.end() for match in found), default=0)
+
+
 class _Marks:
     """Stand-ins for control tokens that a caller spelled, unlike anything a caller can write.
 
-    `nonce`: drawn for each call, so that nobody knows it beforehand.
+    `nonce`: drawn for each call, so that nobody knows it beforehand. A token has the same mark
+    wherever it stands, so that texts which begin alike are marked alike.
     """
 
-    def __init__(self, control: "re.Pattern[str] | None", nonce: str) -> None:
+    def __init__(self, control: _Control, nonce: str) -> None:
         self._control = control
-        self._found: list[str] = []
         self._prefix = MARK_OPEN + nonce
-        pattern = f"{self._prefix}:([0-9]+){MARK_CLOSE}"
-        self._pattern = re.compile(pattern)
+        self._pattern = re.compile(f"{self._prefix}:([0-9]+){MARK_CLOSE}")
 
     def apply(self, text: str) -> str:
         """The text with each spelled control token replaced by a mark."""
-        return self._control.sub(self._mark, text) if self._control else text
+        return self._control.pattern.sub(self._mark, text)
 
     def split(self, text: str) -> list[str]:
         """Rendered text at even places, the control tokens that were spelled at odd ones."""
         parts = self._pattern.split(text)
-        return [self._found[int(p)] if i % 2 else p for i, p in enumerate(parts)]
+        return [self._control.literals[int(p)] if i % 2 else p for i, p in enumerate(parts)]
 
     def _mark(self, match: "re.Match[str]") -> str:
-        self._found.append(match.group())
-        return f"{self._prefix}:{len(self._found) - 1}{MARK_CLOSE}"
+        return f"{self._prefix}:{self._control.numbers[match.group()]}{MARK_CLOSE}"
+
+
+def _next_of(reply: Message) -> Callable[[str], Message]:
+    """What a client sends behind a reply: the result of its first call, or the user's words."""
+    if not reply.calls:
+        return lambda text: _saying("user", text)
+    first = reply.calls[0].id
+    return lambda text: _saying("tool", text, first)
+
+
+def _saying(role: Role, text: str, call_id: str | None = None) -> Message:
+    return Message(role, (TextPart(text),), call_id=call_id)
 
 
 def _not_empty(ids: list[int], param: str) -> tuple[int, ...]:
