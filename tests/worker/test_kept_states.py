@@ -192,6 +192,18 @@ def test_x4_whatever_comes_next_is_answered_as_if_cold(
         assert slot.start.position >= 64
 
 
+def test_x4_nothing_is_left_of_what_was_behind_a_resume(any_model: Engine):
+    engine = anew(any_model, **ONE_SLOT)
+    turn(engine, PROMPT)
+    # No chunk of this one ends at a start, and its answer goes past some of the old ones.
+    slot = turn(engine, (*PROMPT[:100], *OTHER[:10]), count=40)
+    assert slot.kv_len == 149
+    prompt = (*slot.ctx[:140], *OTHER[:10])
+    slot = taken(engine, prompt)
+    assert slot.start.position == (96 if _is_hybrid(engine) else 140)
+    assert tokens(answered(engine, slot)) == tokens(_cold(any_model, prompt).chosen)
+
+
 @pytest.mark.parametrize("length", [64, 96, 97])
 def test_x4_a_prompt_that_ends_at_a_start_may_be_resumed_there(any_model: Engine, length: int):
     engine = anew(any_model)

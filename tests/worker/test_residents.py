@@ -71,8 +71,9 @@ def test_the_conversations_own_slot_first():
 
 def test_else_an_empty_one_which_starts_from_the_longest_of_the_others():
     near, far, empty = _holding(TEXT[:300]), _holding([*TEXT[:90], *TEXT[500:600]]), _slot()
-    place = _placed([*TEXT[:120], 7, 7], [far, near, empty])
-    assert place == Place(empty, near, Start(120, Source.RESIDENT, TOKEN))
+    for idle in ([far, near, empty], [near, far, empty]):
+        place = _placed([*TEXT[:120], 7, 7], idle)
+        assert place == Place(empty, near, Start(120, Source.RESIDENT, TOKEN))
     # One that runs may be copied from, and is never given away.
     place = _placed([*TEXT[:280], 7], [far, empty], [near])
     assert place == Place(empty, near, Start(280, Source.RESIDENT, TOKEN))
