@@ -254,6 +254,7 @@ def test_b16_a_snapshot_right_after_a_round_is_that_after_an_idle_step(any_model
     one, other = frozen
     assert one.ids == other.ids == tuple(text[: len(one.ids)])
     assert is_same(one.tensors, other.tensors)
+    assert one.tensors[0].shape[2] == one.tensors[1].shape[2] == len(one.ids)
 
 
 def _long_resident(model: Engine, **more: object) -> tuple[Engine, Slot]:
@@ -558,6 +559,8 @@ def test_nothing_is_read_ahead_for_a_conversation_without_a_slot(any_model: Engi
     turn(engine, PROMPT[:90])
     assert engine.open_ahead((*PROMPT[:80], *OTHER), (), "yours") is None
     assert engine.open_ahead((*PROMPT[:20], *OTHER), (), "mine") is None
+    turn(engine, OTHER)
+    assert engine.open_ahead((*OTHER[:100], *PROMPT), (), "mine") is None  # another conversation
     running = taken(engine, PROMPT[:91])
     assert engine.open_ahead(PROMPT, (), "mine") is None
     engine.close(running)

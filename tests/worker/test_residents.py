@@ -110,6 +110,9 @@ def test_a_short_prompt_that_would_displace_a_long_one_is_a_guest():
     assert _placed(TEXT[1100:1350], [long]) == Place(long)  # a quarter of it
     assert _placed(TEXT[1100:1200], [long], may_visit=False) == Place(long)
     assert _placed(TEXT[1100:1200], [long, _slot()]).slot is not None  # nothing is displaced
+    unread = _slot()  # a long prompt's run that ended before its first chunk
+    unread.begin(TEXT, None, _plan(len(TEXT)), "mine")
+    assert _placed(TEXT[1100:1200], [long, unread]) == Place(unread)
     place = _placed([*TEXT[:100], 5, 5], [long])
     assert place == Place(None, long, Start(100, Source.RESIDENT, TOKEN))
     # Going back in its own conversation it is no guest, unless it goes back far.
