@@ -13,9 +13,11 @@ FUZZ_VENV ?= .venv-fuzz
 FUZZ_S ?= 600
 FUZZ ?=
 SOAK ?=
+LOAD_S ?= 300
+LOAD ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateway test-long test-llamacpp bench-gateway bench-engine gpu-check fuzz soak first-use lint format lock
+.PHONY: help run test test-gateway test-long test-llamacpp bench-gateway bench-engine gpu-check fuzz soak load first-use lint format lock
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -71,6 +73,10 @@ fuzz: ## look for inputs that break the gateway (FUZZ_S=600: for so many seconds
 soak: ## 10,000 requests of every kind: what they leave behind, what refused ones cost a stream
 	@scripts/setup $(GATEWAY_VENV) test
 	@PYTHONPATH=. $(GATEWAY_VENV)/bin/python -m tests.soak $(SOAK)
+
+load: ## 64 impatient clients on four lanes of the engine: order, estimates, leaks (LOAD_S=300: for so many seconds)
+	@scripts/setup $(VENV) test-worker
+	@PYTHONPATH=. nice -n 10 $(VENV)/bin/python -m tests.load --seconds $(LOAD_S) $(LOAD)
 
 first-use: ## `make run` as a newcomer sees it: serving, one answer, a clean end
 	@scripts/first-use

@@ -22,9 +22,20 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class PrefillSettings:
-    """`chunk`: prompt tokens forwarded together; 0 = 256 on a CPU, 1,024 on CUDA."""
+    """`chunk`: prompt tokens forwarded together; 0 = 256 on a CPU, 1,024 on CUDA, less where that
+    takes more than about a second. `share`: of the device's time, while others write."""
 
     chunk: int = 0
+    share: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySettings:
+    """What the worker may hold, in MiB. `peak_mb`: at most, 0 = 80 % of the device, or of what the
+    container may take; `floor_mb`: stays free there for others, 0 = 10 % of it."""
+
+    peak_mb: int = 0
+    floor_mb: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,7 @@ class WorkerSettings:
     default_max_tokens: int = 32_768
     queue: QueueSettings = field(default_factory=QueueSettings)
     prefill: PrefillSettings = field(default_factory=PrefillSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
     side: SideSettings = field(default_factory=SideSettings)
     speculation: SpeculationSettings = field(default_factory=SpeculationSettings)
     draft: DraftSettings = field(default_factory=DraftSettings)

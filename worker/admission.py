@@ -1,49 +1,116 @@
 """Who is next, and what a request hears while it waits. Knows no model and no socket."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from proto.faults import Refusal
+from worker.forecast import Work, wait_s
+from worker.record import Kind
 from worker.run import Run
+from worker.turns import Turns
 
 QUEUE_FULL_RETRY_MS = 5_000
 QUEUE_TIMEOUT_RETRY_MS = 10_000
 DRAINING_RETRY_MS = 30_000
+MEMORY_RETRY_MS = 30_000
 REPEAT_S = 10.0  # how often a waiting run hears its place
 
 # Start values of the moving averages, about those of a small model on two cores.
 START_PREFILL_TPS = 500.0
 START_DECODE_TPS = 20.0
 START_OUTPUT_TOKENS = 300.0
-WEIGHT = 0.15  # of the newest sample
+START_S = 1.0  # of the device's time that the start values weigh as much as
+HALF_LIFE_S = 10.0  # of the device's time, after which a step counts half
+WEIGHT = 0.15  # of the newest answer
+# An answer that is longer than the average already is not about to end: it is expected to go on
+# for this part of the average.
+OUTLIVED = 0.25
+LEAST_USE = 0.1
 
 
-@dataclass(slots=True)
+class Pace:
+    """Tokens a second, as a moving average over the time that they took.
+
+    Of sums and not of quotients: a round that gave eight tokens must not count as much as the
+    eight that gave one each.
+    """
+
+    def __init__(self, start_tps: float) -> None:
+        self._tokens, self._seconds = start_tps * START_S, START_S
+
+    @property
+    def tps(self) -> float:
+        """What it is now."""
+        return self._tokens / self._seconds
+
+    def saw(self, tokens: float, seconds: float) -> None:
+        """Learns from one step."""
+        if seconds <= 0.0:
+            return
+        kept = 0.5 ** (seconds / HALF_LIFE_S)
+        self._tokens = self._tokens * kept + tokens
+        self._seconds = self._seconds * kept + seconds
+
+
 class Rates:
-    """Moving averages of this worker: tokens a second, and tokens an answer has."""
+    """Moving averages of this worker: what a lane does with the device alone, and how many tokens
+    an answer has, by its kind."""
 
-    prefill_tps: float = START_PREFILL_TPS
-    decode_tps: float = START_DECODE_TPS
-    output_tokens: float = START_OUTPUT_TOKENS
+    def __init__(self) -> None:
+        self._prefill, self._decode = Pace(START_PREFILL_TPS), Pace(START_DECODE_TPS)
+        self._use = Pace(1.0)  # seconds of chunks and rounds in a second
+        self.stepped_s = 0.0  # of them in all, those of short requests included
+        self._output_tokens: dict[Kind, float] = {}
+
+    @property
+    def prefill_tps(self) -> float:
+        """Tokens of prompt read in a second of the device's time."""
+        return self._prefill.tps
+
+    @property
+    def decode_tps(self) -> float:
+        """Tokens written in a second of the device's time."""
+        return self._decode.tps
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
         """Learns from one chunk."""
-        self.prefill_tps = _moved(self.prefill_tps, tokens, seconds)
+        self.stepped_s += seconds
+        self._prefill.saw(tokens, seconds)
 
     def saw_round(self, tokens: int, seconds: float) -> None:
         """Learns from one round."""
-        self.decode_tps = _moved(self.decode_tps, tokens, seconds)
+        self.stepped_s += seconds
+        self._decode.saw(tokens, seconds)
 
-    def saw_answer(self, tokens: int) -> None:
+    def saw_turn(self, stepped_s: float, seconds: float) -> None:
+        """Learns from a turn of the loop in which runs moved on, `stepped_s` of it in their lanes.
+
+        Short requests, embeddings and the worker's own bookkeeping take time as well.
+        """
+        self._use.saw(stepped_s, seconds)
+
+    @property
+    def use(self) -> float:
+        """The part of the time that lanes get for chunks and rounds."""
+        return min(1.0, max(LEAST_USE, self._use.tps))
+
+    def saw_answer(self, kind: Kind, tokens: int) -> None:
         """Learns from a finished run."""
-        self.output_tokens += WEIGHT * (tokens - self.output_tokens)
+        average = self.output_tokens(kind)
+        self._output_tokens[kind] = average + WEIGHT * (tokens - average)
 
-    def seconds_left(self, run: Run) -> float:
-        """What the run still needs of a lane, by these averages."""
+    def output_tokens(self, kind: Kind) -> float:
+        """How long an answer of this kind is."""
+        return self._output_tokens.get(kind, START_OUTPUT_TOKENS)
+
+    def work(self, run: Run, *, is_read: bool = False) -> Work:
+        """What the run still needs. `is_read`: another one reads its prompt for it."""
         unread = len(run.prompt) - (run.slot.kv_len if run.slot else 0)
-        written = run.record.completion_tokens
-        unwritten = min(run.max_tokens, self.output_tokens) - written
-        return max(0, unread) / self.prefill_tps + max(0.0, unwritten) / self.decode_tps
+        if is_read or run.shared is not None:
+            unread = 0
+        written = max(1, run.record.completion_tokens)  # the first comes with the prompt's end
+        average = self.output_tokens(run.record.kind)
+        unwritten = min(run.max_tokens - written, max(average - written, OUTLIVED * average))
+        return Work(max(0, unread) / self.prefill_tps, max(0.0, unwritten) / self.decode_tps)
 
 
 class Queue:
@@ -84,11 +151,22 @@ class Queue:
         """How many are before it."""
         return self._waiting.index(run)
 
-    def estimate_ms(self, run: Run, running: Iterable[Run], lanes: int, rates: Rates) -> int:
-        """How long until its turn: what runs and what is before it, over the lanes."""
+    def estimate_ms(
+        self, run: Run, running: Iterable[Run], lanes: int, turns: Turns, rates: Rates
+    ) -> int:
+        """How long until its turn, by what runs and what is before it."""
         ahead = self._waiting[: self.position(run)]
-        seconds = sum(rates.seconds_left(other) for other in (*running, *ahead))
-        return int(seconds / lanes * 1000)
+        works: list[Work] = []
+        read: set[object] = set()  # prompts that several answers share
+        for other in (*(one for one in running if not one.is_parked), *ahead):
+            work = rates.work(other, is_read=other.prompt_key in read)
+            work.is_first = turns.is_first(other)
+            works.append(work)
+            if other.choices > 1:
+                read.add(other.prompt_key)
+        count = len(works) - len(ahead)
+        seconds = wait_s(works[:count], works[count:], lanes, turns.share) / rates.use
+        return int(seconds * 1000)
 
 
 def queue_full() -> Refusal:
@@ -101,6 +179,11 @@ def queue_timeout() -> Refusal:
     return Refusal("busy", "queue_timeout", retry_after_ms=QUEUE_TIMEOUT_RETRY_MS)
 
 
+def memory_full() -> Refusal:
+    """What is told to who has waited for memory for too long."""
+    return Refusal("busy", "memory_full", retry_after_ms=MEMORY_RETRY_MS)
+
+
 def draining() -> Refusal:
     """What is told to who comes when the worker is about to stop."""
     return Refusal("draining", "draining", retry_after_ms=DRAINING_RETRY_MS)
@@ -108,9 +191,3 @@ def draining() -> Refusal:
 
 def _place(run: Run) -> tuple[object, ...]:
     return run.prompt_key if run.choices > 1 else (run.id,)
-
-
-def _moved(average: float, tokens: int, seconds: float) -> float:
-    if seconds <= 0.0:
-        return average
-    return average + WEIGHT * (tokens / seconds - average)

@@ -116,9 +116,9 @@ class Engine:
         self._slot_bytes = self.cache_bytes(most)
         self._anchor_share = keeping.anchor_bytes // (machine.slots + 1), keeping.anchor_tail
         self.kept = Kept(
-            lambda: self._new_slot(self._speculation.new_drafters()),
-            # For short requests, which nobody drafts; what the others hold is never touched.
-            self._new_slot(()),
+            lambda is_drafted: self._new_slot(
+                self._speculation.new_drafters() if is_drafted else ()
+            ),
             slots=machine.slots,
             keeping=keeping,
             size_of=self.cache_bytes,
@@ -323,8 +323,7 @@ class Engine:
         """Keeps the rows of the path; reads no weights. A plain step has nothing to choose."""
         if tree.drafted:
             slot.cache.commit(slot.kv_len, path)
-        slot.kv_len += len(path)
-        slot.commit_choice(*tokens)
+        slot.commit_round(len(path), tokens)
 
     @torch.inference_mode()
     def _forward(self, slot: Slot, ids: Sequence[int], rows: Rows) -> tuple[Tensor, Tensor | None]:

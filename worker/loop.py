@@ -11,10 +11,11 @@ import structlog
 
 from proto.faults import Refusal
 from proto.messages import Beat
-from worker.admission import REPEAT_S, Queue, Rates, draining, queue_timeout
+from worker.admission import REPEAT_S, Queue, Rates, draining, memory_full, queue_timeout
 from worker.cache_answers import CacheAnswers
 from worker.embedding.lane import EmbedLane
 from worker.grammar.closing import FormCloser
+from worker.lanes import Lanes
 from worker.mailbox import Board, Inbox, Outbox
 from worker.metrics import Metrics
 from worker.pricing import Pricing
@@ -25,6 +26,7 @@ from worker.siblings import SharedPrompts
 from worker.side import SideLane
 from worker.state.slot import Slot
 from worker.steps import Steps, TokenEngine
+from worker.turns import Turns
 from worker.types import (
     Allow,
     Broken,
@@ -72,6 +74,7 @@ class Loop:
         side: SideLane,
         embeds: EmbedLane,
         warm: WarmPass[Slot],
+        turns: Turns,
         lanes: int,
         drain_s: float,
         inbox: Inbox[ToLoop],
@@ -88,13 +91,12 @@ class Loop:
         self._embeds = embeds
         self._warm = warm
         self._cache = CacheAnswers(engine, outbox)
-        self._lanes = lanes
+        self._turns = turns
         self._drain_s = drain_s
         self._inbox = inbox
         self._preparer = preparer
         self._board = board
         self._clock = clock
-        self._running: list[Run] = []  # those that hold a slot, parked ones included
         self._shared: SharedPrompts[Any] = SharedPrompts()
         self._drain_at: float | None = None
         self._started_s = self._board_s = clock()
@@ -103,9 +105,11 @@ class Loop:
         self._tell = Reporter(
             outbox, self._metrics, self._rates, tokenizer_hash=tokenizer_hash, clock=clock
         )
+        self._lanes = Lanes(engine, queue, self._shared, self._tell, lanes=lanes, clock=clock)
         self._steps = Steps(
-            engine, self._shared, pricing, self._rates, self._metrics, self._tell, clock
-        )
+            engine, self._shared, pricing, self._rates, self._metrics, self._tell, clock,
+            self._lanes.may_starve,
+        )  # fmt: skip
 
     def run(self) -> None:
         """Turns until drained; sleeps while there is nothing to do."""
@@ -123,17 +127,21 @@ class Loop:
         """One iteration; returns whether anything moved on."""
         for command in self._inbox.take_all(wait_s):  # (1)
             self._obey(command)
+        began_s = self._clock()
         self._watch_clocks()  # (2)
-        self._start_queued()  # (3)
-        self._take_back()
-        moving = [run for run in self._running if run.slot is not None and not run.is_parked]
+        self._lanes.start_queued()  # (3)
+        self._lanes.take_back()
+        moving = self._turns.choose(self._lanes.running)
         has_moved = bool(moving) or self._step_side(is_alone=True)
+        stepped_s = 0.0
         for run in moving:  # (4)
             self._step_side(is_alone=False)
-            self._advance(run)
+            stepped_s += self._step_main(run)
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
         has_moved |= self._warm.step(is_idle=not has_moved and self._is_idle)
         has_moved |= self._pricing.step(is_idle=not has_moved and self._is_idle)
+        if moving:
+            self._rates.saw_turn(stepped_s, self._clock() - began_s)
         self._show()  # (5)
         return has_moved
 
@@ -176,7 +184,7 @@ class Loop:
     @property
     def _started(self) -> tuple[Run, ...]:
         side = self._side.running
-        return (*self._running, *(() if side is None else (side,)))
+        return (*self._lanes.running, *(() if side is None else (side,)))
 
     @property
     def _waiting(self) -> tuple[Run, ...]:
@@ -192,16 +200,17 @@ class Loop:
         self._warm.saw_prompt(prepared.session, prepared.prompt)
         self._warm.defer()
         if self._queue.is_full:
-            self._start_queued()  # a burst on an idle worker: the first of it need not wait
+            self._lanes.start_queued()  # a burst on an idle worker: the first of it need not wait
         run = Run(prepared, self._limits, self._vocabulary)
         run.said = [] if self._warm.wants(prepared, is_side=False) else None
         try:
             if self._drain_at is not None:
                 raise draining()
             # A short one goes past the queue; where nothing waits or runs, it may as well be kept.
-            is_busy = self._busy_lanes + len(self._queue) >= self._lanes
+            is_busy = self._lanes.busy + len(self._queue) >= self._lanes.count
             if self._side.admits(run) and (is_busy or run.lane == "side"):
                 self._side.add(run)
+                run.record.kind = "side"
                 self._tell.place(run, 0, 0)
                 return
             self._queue.add(run)
@@ -211,7 +220,9 @@ class Loop:
         self._tell_place(run)
 
     def _tell_place(self, run: Run) -> None:
-        estimate_ms = self._queue.estimate_ms(run, self._running, self._lanes, self._rates)
+        estimate_ms = self._queue.estimate_ms(
+            run, self._lanes.running, self._lanes.count, self._turns, self._rates
+        )
         self._tell.place(run, self._queue.position(run), estimate_ms)
 
     def _start_drain(self) -> None:
@@ -228,7 +239,7 @@ class Loop:
 
     def _drop(self, run: Run) -> None:
         """Takes a run out of wherever it waits."""
-        (self._side if run in self._side else self._queue).remove(run)
+        (self._side.remove if run in self._side else self._lanes.drop)(run)
         self._shared.leave(run, (*self._started, *self._waiting))
 
     # (2) Clocks, and ends asked for from outside.
@@ -240,9 +251,10 @@ class Loop:
             if ending is not None:
                 self._drop(run)
                 self._tell.done(run, ending)
-            elif now - run.record.arrived_s >= self._queue.timeout_s:
+            elif now - (run.waits_since_s or run.record.arrived_s) >= self._queue.timeout_s:
                 self._drop(run)
-                self._tell.refused(run.record, queue_timeout())
+                is_starved = run.waits_since_s is not None
+                self._tell.refused(run.record, memory_full() if is_starved else queue_timeout())
             elif now - run.told_s >= REPEAT_S and run in self._queue:
                 self._tell_place(run)
         is_over = self._drain_at is not None and now >= self._drain_at
@@ -254,53 +266,13 @@ class Loop:
             if ending is not None:
                 self._end(run, ending)
 
-    # (3) Whose turn it is.
-
-    def _start_queued(self) -> None:
-        while self._busy_lanes < self._lanes:
-            run = next((run for run in self._queue if not self._shared.must_wait(run)), None)
-            if run is None or not (self._engine.free_slots or self._set_aside()):
-                return
-            self._queue.remove(run)
-            self._running.append(run)
-            self._start(run, is_side=False)
-
-    def _start(self, run: Run, *, is_side: bool) -> None:
-        run.record.admitted_s = run.told_s = self._clock()
-        run.shared = self._shared.take(run)
-        run.slot = self._engine.open(run.ask(is_side=is_side))
-        run.record.start = run.slot.start
-
-    def _set_aside(self) -> bool:
-        """Frees the slot of a run that waits for its client, who must not hold up the next."""
-        for run in self._running:
-            if run.is_parked and run.slot is not None:
-                run.aside = self._engine.set_aside(run.slot)
-                if run.aside is not None:
-                    run.slot = None
-                    return True
-        return False
-
-    def _take_back(self) -> None:
-        """Runs whose client reads on, and whose slot another has, get one again."""
-        for run in self._running:
-            if run.aside is None or run.is_parked:
-                continue
-            if self._engine.free_slots or self._set_aside():
-                run.slot, run.aside = self._engine.take_back(run.aside, run.chooser), None
-
-    @property
-    def _busy_lanes(self) -> int:
-        # A parked run frees its lane; when its credit comes it goes on beside the next one.
-        return sum(not run.is_parked for run in self._running)
-
     # (4) One chunk or one round, and what it gives.
 
     def _step_side(self, *, is_alone: bool) -> bool:
         side = self._side
         if side.running is None and len(side):
             side.running = side.next()
-            self._start(side.running, is_side=True)
+            self._lanes.start(side.running, is_side=True)
         began_s = self._clock()
         run = side.running
         if run is None or run.is_parked or not side.may_step(began_s, is_alone=is_alone):
@@ -308,6 +280,13 @@ class Loop:
         self._advance(run)
         side.saw_step(self._clock(), self._clock() - began_s)
         return True
+
+    def _step_main(self, run: Run) -> float:
+        """Seconds of chunk or round in it; the turn's are those, and what is written of them."""
+        was_reading, began_s, stepped_s = run.is_reading, self._clock(), self._rates.stepped_s
+        self._advance(run)
+        self._turns.saw_step(run, self._clock() - began_s, was_reading=was_reading)
+        return self._rates.stepped_s - stepped_s
 
     def _advance(self, run: Run) -> None:
         try:
@@ -323,15 +302,10 @@ class Loop:
     # The end of a run that holds a slot, in every way there is.
 
     def _end(self, run: Run, ending: Ending, *, is_sound: bool = True) -> None:
-        if run.slot is not None:
-            self._engine.close(run.slot, is_sound=is_sound)
-        elif run.aside is not None:
-            self._engine.drop_aside(run.aside)
         is_side = run is self._side.running
         if is_side:
             self._side.running = None
-        else:
-            self._running.remove(run)
+        self._lanes.close(run, is_sound=is_sound)
         self._shared.leave(run, (*self._started, *self._waiting))
         self._tell.done(run, ending)
         replied = self._warm.saw_reply(run.prepared, ending.finish, run.said or (), is_side=is_side)
@@ -346,12 +320,13 @@ class Loop:
         if now - self._board_s < BOARD_S:
             return
         self._board_s = now
-        parked = sum(run.is_parked for run in self._running)
+        parked = sum(run.is_parked for run in self._lanes.running)
         gauges = {
-            "running": len(self._running) - parked,
+            "running": len(self._lanes.running) - parked,
             "waiting": len(self._waiting),
             "side_running": int(self._side.running is not None),
             "parked": parked,
+            "memory_waiting": self._lanes.memory_waiting,
             "uptime_s": now - self._started_s,
         }
         self._board.beat = Beat(
@@ -365,6 +340,7 @@ class Loop:
             metrics=(
                 *self._metrics.samples(gauges, self._engine.cache_facts()),
                 *self._warm.samples(),
+                *self._engine.memory_samples(),
             ),
         )
 

@@ -26,7 +26,7 @@ from proto.limits import LINK_LEASE_S, PREPARING
 from proto.messages import Caps, Ready
 from proto.worker_settings import Launch
 from worker.admission import Queue
-from worker.build import build_engine
+from worker.build import build_engine, device_name, settled
 from worker.draft.corpus import read_corpus
 from worker.draft.suffix_store import SuffixStores
 from worker.embedding.lane import EmbedLane
@@ -42,14 +42,7 @@ from worker.price_file import Fingerprint, PriceFile
 from worker.pricing import Pricing
 from worker.run import RunLimits
 from worker.sampling.sampler import NEAR_TIE_ULPS
-from worker.settings import (
-    Machine,
-    bounds_of,
-    check_warm,
-    cpu_name,
-    free_memory_bytes,
-    machine_of,
-)
+from worker.settings import Machine, bounds_of, check_warm, free_memory_bytes, machine_of
 from worker.side import SideLane
 from worker.speculation.calibration import scope_of
 from worker.speculation.table import table_lines
@@ -58,6 +51,7 @@ from worker.text.sent_back import SentBack
 from worker.text.sources import masked_ids, template_of, tokenizer_of
 from worker.text.template import ChatTemplate
 from worker.text.tokenizer import TextTokenizer
+from worker.turns import Turns
 from worker.types import StartDrain, ThreadDied, ToLoop, ToPreparer
 from worker.warm import WarmPass
 
@@ -99,7 +93,10 @@ def run(arguments: list[str]) -> int:
 
 
 def configure_logging() -> None:
-    """One JSON object a line on stderr, times in UTC."""
+    """One JSON object a line on stderr, times in UTC.
+
+    A line goes out in one write: the gateway writes to the same pipe.
+    """
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -109,7 +106,7 @@ def configure_logging() -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
 
 
@@ -137,6 +134,7 @@ class Worker:
             end_ids=end_ids,
             stores=_stores(launch, tokenizer),
             tokenizer_hash=tokenizer.hash,
+            fits_chunk=True,
         )
         engine.check()
         pricing = _pricing(launch, machine, engine, checkpoint)
@@ -180,6 +178,7 @@ class Worker:
             attention=engine.facts.attention,
             threads=machine.threads,
             max_len=ready.max_len,
+            chunk=engine.facts.chunk,
             row_invariant=ready.row_invariant,
             start_ms=round((time.monotonic() - began) * 1000),
         )
@@ -190,6 +189,8 @@ class Worker:
     ) -> Loop:  # fmt: skip
         settings, facts = launch.settings, engine.facts
         pooling, side = checkpoint.pooling, SideLane(settings.side)
+        # A CUDA device is told what to do and does it later: steps are timed when they are done.
+        clock = settled(time.monotonic, torch.device(machine.device))
         embedder = None if pooling is None else engine.embedder(pooling)
         return Loop(
             engine,
@@ -200,15 +201,16 @@ class Worker:
             limits=RunLimits(facts.max_len, settings.default_max_tokens, settings.wall_clock_s),
             queue=Queue(settings.queue.size, settings.queue.timeout_s),
             side=side,
-            embeds=EmbedLane(embedder, settings.queue, side, self._outbox, time.monotonic),
-            warm=WarmPass(engine, settings.warm, time.monotonic),
+            embeds=EmbedLane(embedder, settings.queue, side, self._outbox, clock),
+            warm=WarmPass(engine, settings.warm, clock),
+            turns=Turns(settings.prefill.share),
             lanes=machine.lanes,
             drain_s=launch.drain_s,
             inbox=self._to_loop,
             preparer=self._to_preparer,
             outbox=self._outbox,
             board=self._board,
-            clock=time.monotonic,
+            clock=clock,
         )
 
     def serve(self) -> int:
@@ -272,7 +274,7 @@ def _pricing(launch: Launch, machine: Machine, engine: Engine, checkpoint: Check
     fingerprint = Fingerprint(
         weights_hash=checkpoint.weights_hash,
         layout=facts.layout,
-        device=torch.cuda.get_device_name() if is_cuda else cpu_name(),
+        device=device_name(machine),
         attention=facts.attention,
         threads=machine.threads,
         max_rows=most_rows,

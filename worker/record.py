@@ -5,12 +5,16 @@ Knows no text and no tokens, only counts and times.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Literal
 
 from proto.events import Speculation, Timings, Usage
 from worker.speculation.round import Round
 from worker.state.start import NOTHING, Start
 
 MS = 1000.0
+
+# What an answer's length depends on most, and can be known before it.
+Kind = Literal["plain", "thinking", "form", "tools", "side"]
 
 
 @dataclass(slots=True)
@@ -19,6 +23,8 @@ class RunRecord:
 
     run_id: str
     arrived_s: float
+    kind: Kind = "plain"
+    est_wait_ms: int | None = None  # what it heard first of its wait
     prompt_tokens: int = 0
     start: Start = NOTHING  # what the prompt was resumed from
     forwarded_tokens: int = 0
@@ -98,6 +104,7 @@ class RunRecord:
         timings = self.timings()
         return {
             "run_id": self.run_id,
+            "kind": self.kind,
             "finish": self.finish,
             "detail": self.detail,
             "error": self.error,
@@ -114,6 +121,7 @@ class RunRecord:
             "draft_tokens": self.draft_tokens,
             "draft_accepted": self.draft_accepted,
             "first_misses": self.first_misses,
+            "est_wait_ms": self.est_wait_ms,
             "queue_ms": round(timings.queue_ms, 1),
             "ttft_ms": round(timings.ttft_ms, 1),
             "decode_ms": round(timings.decode_ms, 1),

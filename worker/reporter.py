@@ -40,6 +40,8 @@ class Reporter:
     def place(self, run: Run, position: int, est_wait_ms: int) -> None:
         """How many runs are before it, and for about how long."""
         run.told_s = self._clock()
+        if run.record.est_wait_ms is None:
+            run.record.est_wait_ms = est_wait_ms
         self._send(
             Queued(
                 run.id,
@@ -50,6 +52,11 @@ class Reporter:
                 self._tokenizer_hash,
             )
         )
+
+    def memory_wait(self, run: Run) -> None:
+        """That a run is next, and waits for memory."""
+        run.told_s = self._clock()
+        self._send(Progress(run.id, "memory_wait", 0, len(run.prompt), 0))
 
     def progress(self, run: Run, done: int) -> None:
         """How far a long prompt has been read; not for short ones, and once a second at most."""
@@ -87,7 +94,7 @@ class Reporter:
         """The end of a run by its record alone."""
         self._note_end(record, ending.finish, ending.detail, ending.error)
         if record.completion_tokens:
-            self._rates.saw_answer(record.completion_tokens)
+            self._rates.saw_answer(record.kind, record.completion_tokens)
         self._send(
             Done(
                 record.run_id,

@@ -13,6 +13,7 @@ from proto.events import Logprobs, TokenLogprob
 from proto.messages import Delta, Kind
 from worker.grammar.closing import FormCloser
 from worker.grammar.matcher import GrammarFault
+from worker.record import Kind as AnswerKind
 from worker.record import RunRecord
 from worker.sampling.chooser import Chooser, Chosen
 from worker.state.ask import Ask
@@ -83,10 +84,15 @@ class Run:
             choices=prepared.choices,
         )
         self.record = RunRecord(
-            self.id, prepared.arrival.arrived_s, prompt_tokens=len(prepared.prompt)
+            self.id,
+            prepared.arrival.arrived_s,
+            kind_of(prepared),
+            prompt_tokens=len(prepared.prompt),
         )
         self.slot: Slot | None = None
         self.aside: FrozenSlot | None = None  # its state, while another run has its slot
+        self.is_starved = False  # it found no memory to grow, and waits for another one's end
+        self.waits_since_s: float | None = None  # for memory, before it starts
         self.shared: Any = None  # the state of its prompt, where another run has read it
         self.told_s = prepared.arrival.arrived_s  # when it last heard of its place or progress
         self.wish: Ending | None = None  # an end asked for from outside
@@ -130,9 +136,10 @@ class Run:
 
     @property
     def is_parked(self) -> bool:
-        """Whether it decodes but has no credit for the next token."""
+        """Whether it decodes but has no credit for the next token, or no memory."""
         has_state = self.slot is not None or self.aside is not None
-        return has_state and not self.is_reading and self.number > self.allowed
+        is_held_up = self.number > self.allowed or self.is_starved
+        return has_state and not self.is_reading and is_held_up
 
     @property
     def margin(self) -> float | None:
@@ -289,3 +296,13 @@ class Run:
         if admitted is not None:
             is_late = is_late or now_s - admitted >= self._wall_clock_s
         return Ending("length", "wall_clock") if is_late else None
+
+
+def kind_of(prepared: Prepared) -> AnswerKind:
+    """What decides most how long its answer will be."""
+    if prepared.syntax.is_thinking:
+        return "thinking"
+    call = prepared.arrival.submit.call
+    if call.tools and call.tool_choice.mode != "none":
+        return "tools"
+    return "plain" if prepared.matcher is None else "form"

@@ -1,11 +1,13 @@
 """What the operator's settings mean on this machine. Knows no tensors.
 
-The only module of the worker that looks at the machine and reads the environment.
+The only module of the worker that reads the environment; `memory` and `workspace` alone look at the
+machine beside it.
 """
 
 import contextlib
 import os
 import platform
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -17,12 +19,25 @@ from worker.speculation.cut import Bounds
 CHUNK_CPU, CHUNK_CUDA = 256, 1024  # tokens of prompt forwarded together
 MAX_LEN_CPU = 8192  # positions kept by default on a CPU, where memory is shared with others
 MOST_LANES = 64
+LEAST_SHARE, MOST_SHARE = 0.05, 0.95  # of the time for reading: neither side starves
 CUDA_LAYOUTS = ("bf16", "fp32")
 MOST_ROWS, MOST_ROWS_CUDA = 64, 32  # of one verify; delta layers solve at most 64 together
 SNAP_CUDA = (8, 16, 24, 32)  # the row counts between which a verify costs the same there
 MOST_MARGIN = 10.0
 MOST_AGE_S = 3600.0  # of a reply whose next prompt is still read ahead
 CGROUP = Path("/sys/fs/cgroup")
+# Limit, use, and the count of file pages that are dropped before anybody is refused, of a control
+# group of either version. Without the last, a file that was just read would look like memory taken.
+CGROUP_FILES = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        "memory/memory.limit_in_bytes",
+        "memory/memory.usage_in_bytes",
+        "memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,11 @@ def machine_of(launch: Launch, *, has_cuda: bool) -> Machine:
         raise StartFault("worker.device is cuda, but this machine offers no CUDA device to torch.")
     if not 1 <= settings.parallel <= MOST_LANES:
         raise StartFault(f"worker.parallel is {settings.parallel}; it must be 1 to {MOST_LANES}.")
+    share = settings.prefill.share
+    if not LEAST_SHARE <= share <= MOST_SHARE:
+        raise StartFault(
+            f"worker.prefill.share is {share}; it must be {LEAST_SHARE} to {MOST_SHARE}."
+        )
     slots = settings.slots or settings.parallel + 1
     if slots < settings.parallel:
         raise StartFault(
@@ -120,17 +140,58 @@ def cpu_name() -> str:
     return platform.machine()
 
 
+def memory_bytes() -> int:
+    """All the memory there is for this process, within the limits of a container and of its own."""
+    most = PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
+    for limit, *_ in CGROUP_FILES:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or no limit ("max")
+            most = min(most, int((CGROUP / limit).read_text()))
+    return min(most, resident_bytes() + _addresses_left())
+
+
 def free_memory_bytes() -> int:
-    """Memory that may still be taken here, within the limit of a container."""
-    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Memory that may still be taken here, within the limits of a container and of the process."""
+    free = PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
     with contextlib.suppress(OSError, ValueError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         kibibytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable"))
         free = int(kibibytes) * 1024
-    with contextlib.suppress(OSError, ValueError):  # no such file, or no limit ("max")
-        most = int((CGROUP / "memory.max").read_text())
-        free = min(free, most - int((CGROUP / "memory.current").read_text()))
-    return max(free, 0)
+    for limit, use, statistics, dropped in CGROUP_FILES:
+        with contextlib.suppress(OSError, ValueError):  # no such file, or no limit ("max")
+            most, used = (int((CGROUP / name).read_text()) for name in (limit, use))
+            free = min(free, most - used + _counted(CGROUP / statistics, dropped))
+    return max(min(free, _addresses_left()), 0)
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now."""
+    return _pages()[1] * PAGE_BYTES
+
+
+def _pages() -> tuple[int, int]:
+    """Pages of addresses, and pages that are there; 0 where the system does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        addresses, there, *_ = Path("/proc/self/statm").read_text().split()
+        return int(addresses), int(there)
+    return 0, 0
+
+
+def _addresses_left() -> int:
+    """Bytes that the process may still map: what `ulimit -v` leaves, which torch runs into first
+    since it maps more than it touches."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return PAGE_BYTES * os.sysconf("SC_PHYS_PAGES")
+    return max(limit - _pages()[0] * PAGE_BYTES, 0)
+
+
+def _counted(path: Path, name: str) -> int:
+    """A line of a control group's statistics; 0 where there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            if line.startswith(f"{name} "):
+                return int(line.split()[1])
+    return 0
 
 
 def _siblings(cpu: int) -> str:

@@ -23,6 +23,10 @@ class SharedPrompts(Generic[State]):
         """Whether another run reads this prompt just now."""
         return run.choices > 1 and self._readers.get(run.prompt_key, run.id) != run.id
 
+    def peek(self, run: Run) -> State | None:
+        """The state of the run's prompt, if another run has read it."""
+        return self._kept.get(run.prompt_key) if run.choices > 1 else None
+
     def take(self, run: Run) -> State | None:
         """The state of the run's prompt, or None: then the run is the one that reads it."""
         if run.choices == 1:

@@ -3,11 +3,13 @@
 Knows no queue and no order of runs; the loop says whose step is next.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from proto.messages import Metric
 from worker.admission import Rates
 from worker.cache_answers import KeptStates
+from worker.memory_gate import Verdict
 from worker.metrics import Metrics
 from worker.pricing import Pricing
 from worker.reporter import Reporter
@@ -28,8 +30,11 @@ class TokenEngine(KeptStates, Protocol):
     def free_slots(self) -> int: ...
     @property
     def kv_bytes_free(self) -> int: ...
+    def room_for(self, ask: Ask) -> Verdict: ...
     def open(self, ask: Ask) -> Slot: ...
+    def grow(self, slot: Slot) -> bool: ...
     def close(self, slot: Slot, *, is_sound: bool = True) -> None: ...
+    def memory_samples(self) -> Iterable[Metric]: ...
     def set_aside(self, slot: Slot) -> FrozenSlot | None: ...
     def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot: ...
     def drop_aside(self, frozen: FrozenSlot) -> None: ...
@@ -56,6 +61,7 @@ class Steps:
         metrics: Metrics,
         tell: Reporter,
         clock: Callable[[], float],
+        may_starve: Callable[[Run], bool],
     ) -> None:
         self._engine = engine
         self._shared = shared
@@ -64,10 +70,14 @@ class Steps:
         self._metrics = metrics
         self._tell = tell
         self._clock = clock
+        self._may_starve = may_starve
 
     def step(self, run: Run) -> Ending | None:
         """A chunk of its prompt, a round, or tokens put in; its end where that brought one."""
         assert run.slot is not None
+        if not run.is_reading and not self._engine.grow(run.slot):
+            run.is_starved = self._may_starve(run)
+            return None if run.is_starved else Ending("length", "memory_full")
         if ids := run.hidden_due:
             return self._inject(run, run.slot, ids)
         if run.is_reading:

@@ -4,7 +4,7 @@ A surface that our own engine answers on has one line in `MANAGED`: how it is pa
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Protocol
 
@@ -76,15 +76,22 @@ class Answer:
         """Writes everything to the end and returns how it ended.
 
         A stream opens with its first text, or after `open_after_s` of waiting, so that no proxy
-        gives up on it; from then on silence is filled with heartbeats.
+        gives up on it: with what was last heard of the wait, where the surface shows that. From
+        then on silence is filled with heartbeats.
         """
         opened_by_s = now() + open_after_s
         written_s = now()
+        heard: Event | None = None  # of the wait, and not shown yet
+        heard_s = opened_by_s
         async for event in events:
             is_wait = isinstance(event, (Silence, Waiting, Reading))
             if is_wait and now() < opened_by_s:
+                if not isinstance(event, Silence):
+                    heard, heard_s = event, now()
                 continue
-            piece = b"" if isinstance(event, Silence) else self._renderer.chunk(event)
+            shown = _aged(heard, now() - heard_s) if isinstance(event, Silence) else event
+            heard = None
+            piece = b"" if shown is None else self._renderer.chunk(shown)
             if not piece and is_wait and now() - written_s >= HEARTBEAT_S:
                 piece = HEARTBEAT
             if piece or not self._exchange.has_started:
@@ -123,3 +130,10 @@ class Answer:
                 (b"x-routed-via", self._routed_via),
             ],
         )
+
+
+def _aged(event: Event | None, seconds: float) -> Event | None:
+    """What was heard of a wait, as it is some seconds later."""
+    if not isinstance(event, Waiting):
+        return event
+    return replace(event, est_wait_ms=max(0, event.est_wait_ms - int(seconds * 1000)))

@@ -41,6 +41,7 @@ from worker.state.slot import Slot
 from worker.text.prompt import PromptWriter
 from worker.text.sent_back import SentBack
 from worker.text.template import ChatTemplate
+from worker.turns import Turns
 from worker.warm import WarmPass
 
 TOKENIZER = tiny_tokenizer()
@@ -338,6 +339,7 @@ class Bench:
             embeds=EmbedLane(embedder or self.embedder, queue, side, self.outbox, self.clock),
             queue=Queue(queue.size, queue.timeout_s),
             warm=WarmPass(self.engine, changes.pop("warm", WarmSettings()), self.clock),
+            turns=Turns(changes.pop("share", 0.5)),
             lanes=changes.pop("lanes", 1),
             drain_s=changes.pop("drain_s", 30.0),
             inbox=self.to_loop,

@@ -535,7 +535,7 @@ def test_what_was_read_ahead_is_not_read_again(any_model: Engine):
     slot = turn(engine, PROMPT[:90], count=31)
     # The template writes the answer otherwise than it was written; the beginning is the same.
     known = (*PROMPT[:90], *slot.ctx[90:100], 9, 9, *slot.ctx[100:])
-    first = 64 if _is_hybrid(engine) else 100
+    first = 90 if _is_hybrid(engine) else 100  # where the answer began
     assert _ahead(engine, known) == len(known) - first
     assert _ahead(engine, known) is None
     prompt = (*known, *OTHER[:12])
@@ -711,9 +711,9 @@ def test_anchors_within_their_bytes_still_resume_to_the_bit(engine_of: EngineOf)
     slot = turn(engine, PROMPT, cuts=(CUT,))
     positions = sorted(anchor.position for anchor in slot.anchors)
     assert len(positions) == 4
-    assert positions[-3:] == [160, 192, 207]
+    assert positions[-3:] == [192, 200, 207]  # the second is where the answer began
     assert slot.anchors.size_bytes == 4 * delta.size_bytes
-    for start, end in pairwise(positions):
+    for start, end in pairwise(positions[:-1]):
         prompt = (*PROMPT[: end - 1], 5, 5, 5)
         fresh = anew(hybrid, Keeping(anchor_bytes=3 * 3 * delta.size_bytes, anchor_tail=2))
         turn(fresh, PROMPT, cuts=(CUT,))

@@ -42,8 +42,9 @@ def _holding(
     slot.begin(tuple(prompt), None, _plan(length, cuts), salt)
     while slot.kv_len < length:
         slot.commit_chunk(slot.plan.chunk_end(slot.kv_len, length))
-    slot.ctx += range(written + 1)
-    slot.commit_forward(written)
+    slot.commit_choice(0)
+    for token in range(1, written + 1):
+        slot.commit_round(1, (token,))
     slot.end()
     return slot
 
@@ -153,7 +154,7 @@ def test_states_of_delta_layers_are_where_anchors_are():
         39: Start(32, Source.ANCHOR, GRID),
         40: Start(40, Source.ANCHOR, GRID),
         95: Start(64, Source.ANCHOR, GRID),
-        119: Start(96, Source.ANCHOR, GRID),
+        119: Start(100, Source.ANCHOR, TOKEN),  # where the answer began
         120: Start(120, Source.SESSION, SESSION),
     }
     assert slot.start_for(_wanted(TEXT[:64], cuts=(40,))).position == 40
@@ -236,3 +237,11 @@ def test_the_grid_is_what_was_read_from_the_beginning_in_whole_chunks(data: st.D
     assert cut.grid <= rows.grid
     assert cut.read <= rows.read
     assert made.is_start(cut.grid)
+
+
+def test_a_long_answer_has_anchors_too():
+    slot = _holding(TEXT[:100], written=90, has_delta=True)
+    behind = [anchor.position for anchor in slot.anchors if anchor.position > 100]
+    assert behind == [132, 164, 190]  # a chunk apart, and the end
+    start = slot.start_for(_wanted([*slot.ctx[:150], 9999, 9999]))
+    assert start == Start(132, Source.SESSION, SESSION)

@@ -7,14 +7,16 @@ import pytest
 
 from proto.worker_settings import (
     DraftSettings,
+    Launch,
     LookupSettings,
+    PrefillSettings,
     SpeculationSettings,
     WarmSettings,
     WorkerSettings,
 )
 from worker.draft.drafters import drafters_of
 from worker.faults import StartFault
-from worker.settings import bounds_of, check_warm
+from worker.settings import bounds_of, check_warm, machine_of
 from worker.speculation.cut import Bounds
 
 
@@ -67,3 +69,17 @@ def test_an_age_at_which_nothing_is_read_ahead_or_for_ever_is_refused(age_s: flo
         check_warm(WarmSettings(max_age_s=age_s))
     for right in (0.1, 60.0, 3600.0):
         check_warm(WarmSettings(max_age_s=right))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.04, 0.96, 1.0, -1.0, float("nan")])
+def test_a_share_that_would_starve_one_side_is_refused(share: float):
+    def launch(value: float) -> Launch:
+        settings = WorkerSettings(prefill=PrefillSettings(share=value))
+        return Launch(settings, "m", "/m", "ipc:///x", "/x")
+
+    with pytest.raises(
+        StartFault, match=r"worker\.prefill\.share is .*; it must be 0\.05 to 0\.95"
+    ):
+        machine_of(launch(share), has_cuda=False)
+    for right in (0.05, 0.5, 0.95):
+        machine_of(launch(right), has_cuda=False)

@@ -255,13 +255,13 @@ def _chooser() -> Chooser:
 def _counted(budget: int, entry: int) -> tuple[Kept, Account]:
     account = Account()
 
-    def new() -> Slot:
+    def new(is_drafted: bool) -> Slot:
         slot = _slot(kind=CountedSlot)
         slot.account = account  # type: ignore[attr-defined]
         return slot
 
     keeping = Keeping(store_bytes=budget * ROW, entry_bytes=entry * ROW, guest_bytes=0)
-    kept = Kept(new, _slot(), slots=1, keeping=keeping, size_of=lambda length: length * ROW)
+    kept = Kept(new, slots=1, keeping=keeping, size_of=lambda length: length * ROW)
     account.store = kept._store
     return kept, account
 

@@ -272,3 +272,19 @@ def test_the_embedded_model_knows_the_capital_of_france(
                 assert "Paris" in text
     finally:
         worker.close()
+
+
+def test_a_log_line_goes_out_in_one_write():
+    """The gateway writes to the same pipe: what goes out in two pieces may have a line between."""
+    code = (
+        "import os, sys, structlog; from worker.process import configure_logging\n"
+        "class Pipe:\n"
+        "    def __init__(self): self.writes = []\n"
+        "    def write(self, text): self.writes.append(text)\n"
+        "    def flush(self): pass\n"
+        "sys.stderr = pipe = Pipe(); configure_logging()\n"
+        "structlog.get_logger().info('a.line')\n"
+        "print(len(pipe.writes), pipe.writes[0].endswith('\\n'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "True"], done.stderr

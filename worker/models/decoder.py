@@ -19,6 +19,7 @@ from worker.models.layers import Head, RmsNorm
 from worker.models.layouts import Layout
 from worker.models.placement import Placement, TensorSource
 from worker.models.rope import RopeTable
+from worker.models.sizes import kv_bytes, state_bytes
 from worker.state.cache import DeltaCache, SequenceCache, empty_delta
 from worker.state.kv import KvCache
 
@@ -111,13 +112,7 @@ class Decoder:
 
     def cache_bytes(self, length: int) -> int:
         """Bytes that a cache holds of `length` tokens, in all."""
-        config, size = self.config, self.dtype.itemsize
-        held = 2 * config.attention_layers * config.kv_head_count * config.head_dim * size * length
-        if (shape := config.delta) is None:
-            return held
-        state = shape.value_heads * shape.key_dim * shape.value_dim * torch.float32.itemsize
-        conv = (shape.conv_width - 1) * shape.conv_channels * size
-        return held + config.delta_layers * (state + conv)
+        return kv_bytes(self.config, self.dtype, length) + state_bytes(self.config, self.dtype)
 
     def _new_delta(self) -> DeltaCache | None:
         if (shape := self.config.delta) is None:

@@ -45,6 +45,11 @@ class Anchors:
         return iter(tuple(self._all))
 
     @property
+    def last(self) -> int:
+        """The position of the last one; 0 where there is none."""
+        return self._all[-1].position if self._all else 0
+
+    @property
     def size_bytes(self) -> int:
         """Bytes held, spare buffers included."""
         buffers = [(anchor.recurrent, anchor.conv) for anchor in self._all] + self._spare

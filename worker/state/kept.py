@@ -23,21 +23,21 @@ TOLD_APART = 64  # tokens behind a system prompt by which conversations are told
 class Kept:
     """Slots and snapshots. One thread uses it, the engine's.
 
-    `new_slot`: an empty slot. `size_of`: bytes that a sequence of so many tokens takes in a slot.
+    `new_slot`: an empty slot, told whether anybody drafts in it; not in the lane of short requests.
+    `size_of`: bytes that a sequence of so many tokens takes in a slot.
     """
 
     def __init__(
         self,
-        new_slot: Callable[[], Slot],
-        side: Slot,
+        new_slot: Callable[[bool], Slot],
         *,
         slots: int,
         keeping: Keeping,
         size_of: Callable[[int], int],
     ) -> None:
         self._new_slot = new_slot
-        self._side = side
-        self._idle = [new_slot() for _ in range(slots)]  # the one not used for longest first
+        self._side = new_slot(False)
+        self._idle = [new_slot(True) for _ in range(slots)]  # the one not used for longest first
         self._running: list[Slot] = []
         self._guests: dict[Slot, int] = {}  # and the bytes that each may take
         self._keeping = keeping
@@ -57,7 +57,7 @@ class Kept:
         """A slot that holds as much of the prompt as can be had, the rest to be read."""
         wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
         if ask.salt is None:  # in the side lane too, whose slot keeps what it holds
-            slot, start = self._new_guest(self._bytes_of(ask)), NOTHING
+            slot, start = self._new_guest(self._bytes_of(ask), is_side=ask.is_side), NOTHING
         elif ask.is_side:
             slot, self._is_side_running = self._side, True
             start = slot.start_for(wanted) if slot.salt == ask.salt else NOTHING
@@ -134,8 +134,8 @@ class Kept:
     def _may_visit(self, size_bytes: int) -> bool:
         return sum(self._guests.values()) + size_bytes <= self._keeping.guest_bytes
 
-    def _new_guest(self, size_bytes: int) -> Slot:
-        slot = self._new_slot()
+    def _new_guest(self, size_bytes: int, *, is_side: bool = False) -> Slot:
+        slot = self._new_slot(not is_side)
         self._guests[slot] = size_bytes
         return slot
 

@@ -165,8 +165,24 @@ class Slot:
         assert self.kv_len < end <= len(self.ctx), "a chunk must be of tokens that there are"
         self.lineage = self.lineage.with_chunk(self.kv_len, end, self.plan)
         self.kv_len = end
-        if self.cache.delta is not None and self.plan.is_start(end):
-            self.anchors.keep(end, self.lineage.at(end, self.plan), self.cache.delta)
+        if self.plan.is_start(end) or end == self.prompt_length:
+            self._keep_anchor()
+
+    def commit_round(self, count: int, tokens: Sequence[int]) -> None:
+        """Notes that `count` more tokens are in the cache, and what was chosen behind them.
+
+        A long answer has anchors too: a client may send it back with another ending.
+        """
+        self.kv_len += count
+        self.commit_choice(*tokens)
+        if self.kv_len - self.anchors.last >= self.plan.chunk:
+            self._keep_anchor()
+
+    def _keep_anchor(self) -> None:
+        if self.cache.delta is not None:
+            self.anchors.keep(
+                self.kv_len, self.lineage.at(self.kv_len, self.plan), self.cache.delta
+            )
 
     def commit_forward(self, count: int) -> None:
         """Notes that the next `count` tokens of ctx are in the cache."""

@@ -67,6 +67,8 @@ class ChatRenderer:
             case Waiting(position, est_wait_ms):
                 seconds = round(est_wait_ms / 1000)
                 return f": waiting at position {position}, about {seconds} s\n\n".encode()
+            case Reading("memory_wait"):
+                return b": waiting for memory\n\n"
             case Reading(_, done, total):
                 return f": read {done:,} of {total:,} tokens\n\n".encode()
             case Finished():
