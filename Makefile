@@ -37,7 +37,7 @@ test-gateway: ## the same tests in an environment without torch (the worker's ar
 	@scripts/setup $(GATEWAY_VENV) test
 	$(GATEWAY_VENV)/bin/pytest $(PYTEST)
 
-test-long: ## the worker's tests over more: every drafter over 500 tokens
+test-long: ## the worker's tests over more: every drafter over 500 tokens, kept states over 10,000 steps
 	@scripts/setup $(VENV) test-worker
 	@OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/pytest -q -m long tests/worker
 

@@ -172,8 +172,8 @@ def digest(engine: Engine, *besides: Slot, has_store: bool = True) -> str:
     for entry in kept._store:
         known.update(repr((entry.kind, entry.salt, entry.ids)).encode())
         add(*entry.tensors)
-    store = kept._store
-    counts = kept._hits, kept._misses, store.evictions, store.skipped, store.collisions, kept._cuts
+    facts = engine.cache_facts()
+    counts = facts.hits, facts.misses, facts.evictions, facts.skipped, facts.collisions, kept._cuts
     known.update(repr(counts).encode())
     return known.hexdigest()
 
@@ -181,3 +181,8 @@ def digest(engine: Engine, *besides: Slot, has_store: bool = True) -> str:
 def parts_of(anchor: Anchor) -> tuple[Tensor, Tensor]:
     """Its two tensors."""
     return anchor.recurrent, anchor.conv
+
+
+def hit_count(engine: Engine) -> int:
+    """How many prompts were resumed."""
+    return sum(engine.cache_facts().hits.values())

@@ -390,18 +390,27 @@ class KeptMachine(RuleBasedStateMachine):
         self.texts.append((salt, prompt))
 
     @precondition(lambda self: len(self.texts) > 8)
-    @rule(kind=st.sampled_from(["prefix", "session", "anchors", "oldest"]))
+    @rule(kind=st.sampled_from(["prefix", "session", "slot", "anchor", "shrink", "oldest"]))
     @counted
     def free(self, kind: str) -> None:
         kept = self.engine.kept
-        if kind == "anchors":
+        if kind == "shrink":
             before = [slot.anchors.size_bytes for slot in kept._idle]
             freed = sum(slot.anchors.shrink() for slot in kept._idle)
             assert sum(before) - freed == sum(slot.anchors.size_bytes for slot in kept._idle)
         elif kind == "oldest":
             kept._store.drop_oldest()
         else:
-            kept._store.clear(kind)
+            self._clear(kind)
+
+    def _clear(self, kind: str) -> None:
+        before = self.engine.cache_facts().size_bytes
+        freed = self.engine.clear_kept(frozenset({kind}))
+        after = self.engine.cache_facts().size_bytes
+        if kind in ("prefix", "session"):
+            assert (after[kind], freed) == (0, before[kind])
+        for run in self.running:  # whatever goes, nothing that a run uses
+            self._check_rows(run.slot)
 
     # What is always so.
 
@@ -436,7 +445,7 @@ class KeptMachine(RuleBasedStateMachine):
         """All is given back, and what is left is whole."""
         if self.is_stepping:
             return  # and failed
-        FROM.update(self.engine.kept._hits)
+        FROM.update(self.engine.cache_facts().hits)
         for run in self.running:
             self.engine.close(run.slot)
         for run in self.asides:

@@ -18,6 +18,7 @@ from kept_engines import (
     cold,
     delta_of,
     digest,
+    hit_count,
     is_same,
     read_on,
     rows,
@@ -191,6 +192,18 @@ def test_x4_whatever_comes_next_is_answered_as_if_cold(
         assert slot.start.position >= 64
 
 
+def test_x4_nothing_is_left_of_what_was_behind_a_resume(any_model: Engine):
+    engine = anew(any_model, **ONE_SLOT)
+    turn(engine, PROMPT)
+    # No chunk of this one ends at a start, and its answer goes past some of the old ones.
+    slot = turn(engine, (*PROMPT[:100], *OTHER[:10]), count=40)
+    assert slot.kv_len == 149
+    prompt = (*slot.ctx[:140], *OTHER[:10])
+    slot = taken(engine, prompt)
+    assert slot.start.position == (96 if _is_hybrid(engine) else 140)
+    assert tokens(answered(engine, slot)) == tokens(_cold(any_model, prompt).chosen)
+
+
 @pytest.mark.parametrize("length", [64, 96, 97])
 def test_x4_a_prompt_that_ends_at_a_start_may_be_resumed_there(any_model: Engine, length: int):
     engine = anew(any_model)
@@ -241,6 +254,7 @@ def test_b16_a_snapshot_right_after_a_round_is_that_after_an_idle_step(any_model
     one, other = frozen
     assert one.ids == other.ids == tuple(text[: len(one.ids)])
     assert is_same(one.tensors, other.tensors)
+    assert one.tensors[0].shape[2] == one.tensors[1].shape[2] == len(one.ids)
 
 
 def _long_resident(model: Engine, **more: object) -> tuple[Engine, Slot]:
@@ -354,7 +368,7 @@ def test_b21_tenants_share_nothing_but_system_prompts_that_they_may(
     engine = anew(any_model, Keeping(has_shared_prefixes=is_shared), slots=3)
     for at in (0, 60):
         turn(engine, (*PROMPT[:CUT], *OTHER[at : at + 60]), "mine", cuts=(CUT,))
-    assert engine.kept._hits.total() == 1  # its own
+    assert hit_count(engine) == 1  # its own
     prompt = (*PROMPT[:CUT], *OTHER[:60], 5)
     slot = taken(engine, prompt, "yours", cuts=(CUT,))
     if is_shared:
@@ -545,6 +559,8 @@ def test_nothing_is_read_ahead_for_a_conversation_without_a_slot(any_model: Engi
     turn(engine, PROMPT[:90])
     assert engine.open_ahead((*PROMPT[:80], *OTHER), (), "yours") is None
     assert engine.open_ahead((*PROMPT[:20], *OTHER), (), "mine") is None
+    turn(engine, OTHER)
+    assert engine.open_ahead((*OTHER[:100], *PROMPT), (), "mine") is None  # another conversation
     running = taken(engine, PROMPT[:91])
     assert engine.open_ahead(PROMPT, (), "mine") is None
     engine.close(running)
@@ -612,7 +628,7 @@ def test_answers_that_share_a_prompt_stand_beside_what_is_kept(any_model: Engine
         # Some of its rows a decode wrote, whoever read them.
         assert slot.lineage.at(160, slot.plan) is SESSION
         engine.close(slot)
-    assert engine.kept._hits.total() + engine.kept._misses == 3
+    assert hit_count(engine) + engine.cache_facts().misses == 3
 
 
 # Guesses over resumed slots.
@@ -636,7 +652,7 @@ def test_guesses_over_resumed_slots_change_no_token(any_model: Engine, slots: in
             turn(engine, OTHER[: 150 + at], "theirs")  # out of its slot
         prompt = (*slot.ctx[: 90 + 30 * at], *PROMPT[:20])
     assert kinds > {"block"}
-    assert engine.kept._hits.total() >= 3
+    assert hit_count(engine) >= 3
 
 
 def _check_drafters(slot: Slot) -> None:

@@ -72,8 +72,9 @@ def test_the_conversations_own_slot_first():
 
 def test_else_an_empty_one_which_starts_from_the_longest_of_the_others():
     near, far, empty = _holding(TEXT[:300]), _holding([*TEXT[:90], *TEXT[500:600]]), _slot()
-    place = _placed([*TEXT[:120], 7, 7], [far, near, empty])
-    assert place == Place(empty, near, Start(120, Source.RESIDENT, TOKEN))
+    for idle in ([far, near, empty], [near, far, empty]):
+        place = _placed([*TEXT[:120], 7, 7], idle)
+        assert place == Place(empty, near, Start(120, Source.RESIDENT, TOKEN))
     # One that runs may be copied from, and is never given away.
     place = _placed([*TEXT[:280], 7], [far, empty], [near])
     assert place == Place(empty, near, Start(280, Source.RESIDENT, TOKEN))
@@ -110,6 +111,9 @@ def test_a_short_prompt_that_would_displace_a_long_one_is_a_guest():
     assert _placed(TEXT[1100:1350], [long]) == Place(long)  # a quarter of it
     assert _placed(TEXT[1100:1200], [long], may_visit=False) == Place(long)
     assert _placed(TEXT[1100:1200], [long, _slot()]).slot is not None  # nothing is displaced
+    unread = _slot()  # a long prompt's run that ended before its first chunk
+    unread.begin(TEXT, None, _plan(len(TEXT)), "mine")
+    assert _placed(TEXT[1100:1200], [long, unread]) == Place(unread)
     place = _placed([*TEXT[:100], 5, 5], [long])
     assert place == Place(None, long, Start(100, Source.RESIDENT, TOKEN))
     # Going back in its own conversation it is no guest, unless it goes back far.
