@@ -35,6 +35,7 @@ from worker.state.anchors import Anchors
 from worker.state.ask import Ask
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
+from worker.state.kept_files import KeptFiles
 from worker.state.slot import Slot
 
 
@@ -97,6 +98,7 @@ class Engine:
         speculation: Speculation,
         keeping: Keeping,
         clock: Callable[[], float],
+        files: KeptFiles | None = None,
     ) -> None:
         self.facts = facts
         self._model = model
@@ -115,6 +117,7 @@ class Engine:
             slots=machine.slots,
             keeping=keeping,
             size_of=self.cache_bytes,
+            files=files,
         )
 
     @property
@@ -185,8 +188,13 @@ class Engine:
         is nothing to do."""
         return self.kept.open_ahead(prompt, self._plan(prompt, cuts), salt)
 
+    def file_away(self) -> bool:
+        """Writes a little of what is kept to disk, where that is wanted; whether there was any."""
+        return self.kept.file_away()
+
     def stop(self) -> None:
         """Writes what is kept on disk and is not there yet."""
+        self.kept.stop()
         if self._speculation.stores is not None:
             self._speculation.stores.close()
 

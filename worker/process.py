@@ -127,6 +127,7 @@ class Worker:
             end_ids=end_ids,
             stores=_stores(launch, tokenizer),
             tokenizer_hash=tokenizer.hash,
+            keeps_files=True,
         )
         engine.check()
         pricing = _pricing(launch, machine, engine, checkpoint)

@@ -10,6 +10,7 @@ from worker.limits import CUTS_SEEN
 from worker.prefill import Plan
 from worker.state.ask import Ask
 from worker.state.keeping import Keeping
+from worker.state.kept_files import KeptFiles
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
 from worker.state.slot import Slot
 from worker.state.snapshots import Kind, SnapshotStore
@@ -32,6 +33,7 @@ class Kept:
         slots: int,
         keeping: Keeping,
         size_of: Callable[[int], int],
+        files: KeptFiles | None = None,
     ) -> None:
         self._new_slot = new_slot
         self._side = side
@@ -40,6 +42,7 @@ class Kept:
         self._guests: dict[Slot, int] = {}  # and the bytes that each may take
         self._keeping = keeping
         self._size_of = size_of
+        self.files = files or KeptFiles()
         self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
         self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
         self.hits: Counter[str] = Counter()  # by source
@@ -60,6 +63,7 @@ class Kept:
             slot, start = self._take_blank(ask), NOTHING
         else:
             slot, start = self._take(ask, wanted, ask.salt)
+            self.files.saw_resume(ask.salt, wanted, start)
         if ask.salt is not None and not ask.is_shared:
             self.hits[start.source] += start.position > 0
             self.misses += start.position == 0
@@ -80,6 +84,8 @@ class Kept:
             wanted, salt, self._idle, self._running, may_visit=self._may_visit(size_bytes)
         )
         stored = self._store.find(salt, wanted)
+        known = max(place.start.position, stored[1].position if stored else 0)
+        stored = self.files.find(salt, wanted, known) or stored
         slot, start = place.slot or self._new_guest(size_bytes), place.start
         if place.slot is not None and slot is not place.donor:
             self._displace(slot)
@@ -152,6 +158,17 @@ class Kept:
         owner = None if self._keeping.has_shared_prefixes else salt
         if first != conversation and not self._store.holds(owner, ids):
             self._add("prefix", slot, owner)
+
+    # Files, while nobody waits and at the end.
+
+    def file_away(self) -> bool:
+        """Has a piece of what is worth it written to disk; whether there was any."""
+        return self.files.step(self._idle, self._store)
+
+    def stop(self) -> None:
+        """Writes conversations to disk, where that is wanted. Nothing runs any more."""
+        sessions = (entry for entry in self._store if entry.kind == "session")
+        self.files.stop(reversed(self._idle), sessions, self._size_of)
 
     # Reading ahead, while nobody waits.
 
