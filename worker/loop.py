@@ -121,6 +121,8 @@ class Loop:
             self._advance(run)
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
         has_moved |= self._pricing.step(is_idle=not has_moved and self._state() == "idle")
+        if not has_moved and self._state() == "idle":
+            has_moved = self._engine.file_away()
         self._show()  # (5)
         return has_moved
 

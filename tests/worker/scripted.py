@@ -114,6 +114,7 @@ class ScriptedEngine:
         self.side = _slot(clock)
         self._free = [_slot(clock) for _ in range(slots)]
         self.kv_bytes_free = 7
+        self.to_file = 0  # pieces of kept states that are worth a file
 
     @property
     def free_slots(self) -> int:
@@ -179,6 +180,10 @@ class ScriptedEngine:
         slot.ctx += ids
         slot.chooser.skip(len(ids))
         slot.commit_forward(len(ids))
+
+    def file_away(self) -> bool:
+        self.to_file -= self.to_file > 0
+        return self.to_file > 0
 
     def _write(self, slot: Slot) -> Chosen:
         token = self.script(tuple(slot.ctx), slot.chooser.number)

@@ -164,9 +164,8 @@ def test_x12_any_damage_costs_only_speed(model: Path, tmp_path: Path):
     [file] = files_in(tmp_path)
     whole = file.read_bytes()
     cold = write(engine_of(model, tmp_path / "none"), prompt)
-    found_by_length = int.from_bytes(whole[:8], "little")
-    found_by_length += 8
-    for place in (3, 20, found_by_length, found_by_length + 100, len(whole) // 2, len(whole) - 1):
+    data = 8 + int.from_bytes(whole[:8], "little")
+    for place in (3, 20, data, data + 100, (data + len(whole)) // 2, len(whole) - 1):
         put(file, whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         again = engine_of(model, tmp_path, spill=SPILL)
         assert write(again, prompt) == cold

@@ -93,6 +93,17 @@ def test_x12_no_byte_can_be_another_without_being_noticed(path: Path):
     }  # fmt: skip
 
 
+def test_x12_what_a_file_says_of_itself_is_checked_without_its_payload(path: Path):
+    whole, reasons = path.read_bytes(), set()
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 4]) + whole[index + 1 :])
+        try:
+            assert read_head(path, MINE) == HEAD
+        except StateFault as fault:
+            reasons.add(fault.reason)
+    assert reasons == {"damaged", "format", "fingerprint"}
+
+
 def test_x12_a_file_that_is_cut_short_or_grew_is_noticed(path: Path):
     whole = path.read_bytes()
     for length in range(len(whole)):

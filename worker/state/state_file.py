@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -163,7 +163,7 @@ def _checked_head(fields: dict[str, str], ids: Tensor) -> Head:
     family, chunk, cuts = json.loads(fields["plan"])
     grid, read = json.loads(fields["lineage"])
     return Head(
-        fields["kind"],  # type: ignore[arg-type] - as it was written
+        cast(FileKind, fields["kind"]),
         fields["owner"],
         int(fields["start"]),
         tuple(ids.tolist()),
