@@ -55,7 +55,7 @@ STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
 
 
 def worker_end_s(settings: Settings) -> float:
-    """Seconds that a worker may take to end: what was cut off is told, conversations are written."""
+    """Seconds that a worker may take to end: what was cut off is told, conversations written."""
     spill = settings.engine.cache.spill
     return STOP_CUT_S + (spill.time_s if spill.enabled else 0.0)
 
@@ -112,6 +112,7 @@ class Gateway:
                 ready=self.operator.ready,
                 root=self.operator.root,
                 usage=self.operator.usage,
+                cache=self.operator.cache,
                 metrics=self.operator.metrics,
             )
         )

@@ -1,4 +1,4 @@
-"""What answers about the gateway itself: model list, health, readiness, usage. Serves no model."""
+"""What answers about the gateway itself: models, health, usage, cache. Serves no model."""
 
 from __future__ import annotations
 
@@ -77,6 +77,16 @@ class Operator:
         async with asyncio.timeout(USAGE_S):
             body = await asyncio.to_thread(usage_body, self._database, query)
         exchange.reply(200, body)
+
+    async def cache(self, exchange: Exchange, identity: Identity) -> None:
+        """What the engine keeps of earlier requests; DELETE drops it."""
+        if self._engine is None:
+            message = "No engine is configured here, so that no state of one is kept."
+            raise ApiError(404, "not_found", message)
+        from gateway.kept_states import cache_body
+
+        query, is_clear = exchange.query.decode("latin-1"), exchange.method == "DELETE"
+        exchange.reply_json(await cache_body(self._engine, query, is_clear=is_clear))
 
     async def metrics(self, exchange: Exchange, identity: Identity) -> None:
         """What was counted, for Prometheus."""

@@ -37,6 +37,7 @@ class Endpoints:
     ready: Endpoint
     root: Endpoint
     usage: Endpoint
+    cache: Endpoint
     metrics: Endpoint
 
 
@@ -79,6 +80,8 @@ def url_table(to: Endpoints) -> list[Route]:
         Route("/v1beta/models", "GET", "client", to.models),
         Route("/v1beta/models/*", "GET", "client", to.models),
         Route("/v1/dashboard/usage", "GET", "dashboard", to.usage),
+        Route("/v1/cache", "GET", "admin", to.cache),
+        Route("/v1/cache", "DELETE", "admin", to.cache),
         Route("/metrics", "GET", "metrics", to.metrics),
         Route("/livez", "GET", "open", to.health),
         Route("/health", "GET", "open", to.health),

@@ -3,7 +3,7 @@
 The gateway connects a DEALER, the worker binds a ROUTER. Fields that may be absent are None.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from proto.chat import Call, Json, Params
@@ -12,6 +12,9 @@ from proto.faults import RefusalCode
 from proto.plan import Plan
 
 Kind = Literal["reasoning", "text", "call"]
+
+# Where a kept state may lie, from the nearest on.
+STATE_KINDS = ("slot", "anchor", "prefix", "session", "disk", "spill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +280,10 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Gateway → worker: statistics of the kept states, or drop them."""
+    """Gateway → worker: what is kept of earlier requests? `clear` drops it first.
+
+    `kinds`: of `STATE_KINDS`, what is to be dropped; None for all of them.
+    """
 
     req_id: str
     op: Literal["stats", "clear"]
@@ -286,12 +292,21 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """Worker → gateway: entries and bytes by kind of kept state."""
+    """Worker → gateway: what is kept now, and what came of it since the worker started.
+
+    By kind, but for `skipped` (by reason) and what belongs to no kind: lookups that found nothing
+    (`misses`) or another prompt under the same hash (`collisions`).
+    """
 
     req_id: str
     entries: dict[str, int]
     size_bytes: dict[str, int]
     cleared_bytes: int | None = None
+    hits: dict[str, int] = field(default_factory=dict)
+    evictions: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    misses: int = 0
+    collisions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

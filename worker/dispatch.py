@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from proto.faults import RefusalCode
+from proto.faults import Refusal, RefusalCode
 from proto.limits import LINK_BEAT_S, LINK_DONE_KEPT_S, LINK_LEASE_S, QUOTED_ERROR_CHARS
 from proto.messages import (
+    STATE_KINDS,
     Ack,
     Attach,
     Beat,
@@ -32,13 +33,14 @@ from proto.messages import (
     Refused,
     Submit,
 )  # fmt: skip
-from worker.admission import DRAINING_RETRY_MS
+from worker.admission import draining, queue_full
 from worker.limits import DONE_LOGS
 from worker.mailbox import Inbox
 from worker.outbound import RunLog
 from worker.types import (
     Allow,
     Arrival,
+    CacheQuestion,
     EmbedQuestion,
     EndRun,
     Forget,
@@ -55,7 +57,6 @@ GATEWAY_JOINED = "gateway.joined"
 GATEWAY_LOST = "gateway.lost"
 
 ORPHAN_GRACE_S = 60.0  # a resumable run outlives its gateway this long
-BUSY_RETRY_MS = 5_000
 
 Send = Callable[[bytes, FromWorker], bool]
 
@@ -85,7 +86,8 @@ class Dispatch:
         self._loop = loop
         self._peers: dict[bytes, Peer] = {}
         self._logs: dict[str, RunLog] = {}
-        self._embeds: set[tuple[bytes, str]] = set()  # asked by whom, and not answered yet
+        # Questions that may be called off: asked by whom, and not answered yet.
+        self._asked: set[tuple[bytes, str]] = set()
         self._drain: Drain | None = None
         self.has_loop = True  # false at the end, when nobody reads what is put into its box
         self._faults: Counter[str] = Counter()
@@ -124,9 +126,8 @@ class Dispatch:
                 self._count(sender, message)
             case Embed():
                 self._embed(sender, message, now_s)
-            case Cache(req_id):
-                detail = "Cache is not supported by this engine yet"
-                self._send(sender, Refused("bad_request", detail, req_id=req_id))
+            case Cache():
+                self._cache(sender, message)
             case _:
                 self.refuse_bytes(sender, f"{type(message).__name__} is not for a worker")
 
@@ -158,10 +159,7 @@ class Dispatch:
             return
         if not self.has_loop:
             self._faults["draining"] += 1
-            refused = Refused(
-                "draining", "draining", run_id=submit.run_id, retry_after_ms=DRAINING_RETRY_MS
-            )
-            self._send(sender, refused)
+            self._turn_away(sender, draining(), run_id=submit.run_id)
             return
         self._logs[submit.run_id] = RunLog(
             owner=sender,
@@ -173,9 +171,9 @@ class Dispatch:
         )
         arrival = Arrival(submit, now_s)
         if self._drain is not None:
-            self._loop.put(_rejected(arrival, "draining", "draining", DRAINING_RETRY_MS))
+            self._loop.put(_rejected(arrival, draining()))
         elif self._preparer.is_full:
-            self._loop.put(_rejected(arrival, "busy", "queue_full", BUSY_RETRY_MS))
+            self._loop.put(_rejected(arrival, queue_full()))
         else:
             self._preparer.put(arrival)
 
@@ -212,8 +210,8 @@ class Dispatch:
     def _cancel(self, sender: bytes, peer: Peer, cancel: Cancel) -> None:
         entry = self._logs.get(cancel.run_id)
         if entry is None:
-            if (sender, cancel.run_id) in self._embeds:
-                self._embeds.discard((sender, cancel.run_id))
+            if (sender, cancel.run_id) in self._asked:
+                self._asked.discard((sender, cancel.run_id))
                 self._preparer.put(Forget(sender, cancel.run_id))
             else:
                 self._faults["unknown_run"] += 1
@@ -250,30 +248,43 @@ class Dispatch:
 
     def _count(self, sender: bytes, count: Count) -> None:
         if self._preparer.is_full:
-            refused = Refused(
-                "busy", "queue_full", req_id=count.req_id, retry_after_ms=BUSY_RETRY_MS
-            )
-            self._send(sender, refused)
+            self._turn_away(sender, queue_full(), req_id=count.req_id)
         else:
             self._preparer.put(Question(count, sender))
 
     def _embed(self, sender: bytes, embed: Embed, now_s: float) -> None:
-        refused = None
         if not self._ready.caps.embed:
-            refused = Refused("bad_request", "this model makes no embeddings", req_id=embed.req_id)
+            refusal = Refusal("bad_request", "this model makes no embeddings")
         elif not self.has_loop:  # while there is one, the loop refuses when it drains
-            refused = Refused(
-                "draining", "draining", req_id=embed.req_id, retry_after_ms=DRAINING_RETRY_MS
-            )
+            refusal = draining()
         elif self._preparer.is_full:
-            refused = Refused(
-                "busy", "queue_full", req_id=embed.req_id, retry_after_ms=BUSY_RETRY_MS
-            )
-        if refused is not None:
-            self._send(sender, refused)
+            refusal = queue_full()
+        else:
+            self._asked.add((sender, embed.req_id))
+            self._preparer.put(EmbedQuestion(embed, sender, now_s))
             return
-        self._embeds.add((sender, embed.req_id))
-        self._preparer.put(EmbedQuestion(embed, sender, now_s))
+        self._turn_away(sender, refusal, req_id=embed.req_id)
+
+    def _cache(self, sender: bytes, cache: Cache) -> None:
+        kinds = frozenset(STATE_KINDS if cache.kinds is None else cache.kinds)
+        unknown = kinds.difference(STATE_KINDS)
+        if unknown:
+            detail = f"no state is of the kind {min(unknown)[:64]!r}"
+            refusal = Refusal("bad_request", detail, param="kind")
+        elif not self.has_loop:
+            refusal = draining()
+        else:
+            self._asked.add((sender, cache.req_id))
+            self._loop.put(CacheQuestion(cache.req_id, sender, cache.op, kinds))
+            return
+        self._turn_away(sender, refusal, req_id=cache.req_id)
+
+    def _turn_away(
+        self, sender: bytes, refusal: Refusal, *, run_id: str | None = None,
+        req_id: str | None = None,
+    ) -> None:  # fmt: skip
+        code, detail, after_ms = refusal.code, refusal.detail, refusal.retry_after_ms
+        self._send(sender, Refused(code, detail, run_id, req_id, refusal.param, after_ms))
 
     def _refuse_run(self, sender: bytes, run_id: str, code: RefusalCode, detail: str) -> None:
         self._faults[code] += 1
@@ -285,7 +296,7 @@ class Dispatch:
         """Sends one message to whom it concerns, and keeps what must be acknowledged."""
         message = outgoing.message
         if outgoing.asker is not None:
-            self._embeds.discard((outgoing.asker, getattr(message, "req_id", "")))
+            self._asked.discard((outgoing.asker, getattr(message, "req_id", "")))
             self._send(outgoing.asker, message)
             return
         if isinstance(message, Drain):
@@ -340,9 +351,9 @@ class Dispatch:
     def _lose(self, sender: bytes, peer: Peer, now_s: float) -> None:
         log.warning(GATEWAY_LOST, gateway_id=peer.gateway_id)
         del self._peers[sender]
-        asked = {question for question in self._embeds if question[0] == sender}
+        asked = {question for question in self._asked if question[0] == sender}
         if asked:
-            self._embeds -= asked
+            self._asked -= asked
             self._preparer.put(Forget(sender))
         for run_id, entry in self._logs.items():
             if entry.owner == sender:
@@ -378,5 +389,6 @@ def _is_stale(entry: RunLog, peer: Peer, epoch: int) -> bool:
     return epoch < entry.epoch or (epoch == entry.epoch and peer.gateway_id != entry.gateway_id)
 
 
-def _rejected(arrival: Arrival, code: RefusalCode, detail: str, retry_ms: int) -> Rejected:
-    return Rejected(arrival, code, detail, retry_after_ms=retry_ms)
+def _rejected(arrival: Arrival, refusal: Refusal) -> Rejected:
+    after_ms = refusal.retry_after_ms
+    return Rejected(arrival, refusal.code, refusal.detail, retry_after_ms=after_ms)

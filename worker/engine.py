@@ -33,10 +33,11 @@ from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import Take, walk
 from worker.state.anchors import Anchors
 from worker.state.ask import Ask
+from worker.state.facts import CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
 from worker.state.kept_files import KeptFiles
-from worker.state.slot import Slot
+from worker.state.slot import FrozenSlot, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +184,18 @@ class Engine:
             self._speculation.keep(slot)
         self.kept.close(slot, is_sound=is_sound)
 
+    def set_aside(self, slot: Slot) -> FrozenSlot | None:
+        """Frees the slot of a run that waits for its client; None where there is no room."""
+        return self.kept.set_aside(slot)
+
+    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot:
+        """A free slot takes up what was set aside. `chooser`: the run's."""
+        return self.kept.take_back(frozen, chooser)
+
+    def drop_aside(self, frozen: FrozenSlot) -> None:
+        """Forgets what was set aside: its run is over."""
+        self.kept.drop_aside(frozen)
+
     def open_ahead(self, prompt: tuple[int, ...], cuts: tuple[int, ...], salt: str) -> Slot | None:
         """The slot of a conversation, to read what its next prompt begins with; None where there
         is nothing to do."""
@@ -191,6 +204,14 @@ class Engine:
     def file_away(self) -> bool:
         """Writes a little of what is kept to disk, where that is wanted; whether there was any."""
         return self.kept.file_away()
+
+    def cache_facts(self) -> CacheFacts:
+        """What is kept of earlier sequences, in numbers."""
+        return self.kept.facts()
+
+    def clear_kept(self, kinds: frozenset[str]) -> int:
+        """See `Kept.clear`."""
+        return self.kept.clear(kinds)
 
     def stop(self) -> None:
         """Writes what is kept on disk and is not there yet."""

@@ -12,6 +12,7 @@ import structlog
 from proto.faults import Refusal
 from proto.messages import Beat
 from worker.admission import REPEAT_S, Queue, Rates, draining, queue_timeout
+from worker.cache_answers import CacheAnswers
 from worker.embedding.lane import EmbedLane
 from worker.grammar.closing import FormCloser
 from worker.mailbox import Board, Inbox, Outbox
@@ -26,6 +27,7 @@ from worker.steps import Steps, TokenEngine
 from worker.types import (
     Allow,
     Broken,
+    CacheQuestion,
     Ending,
     EndRun,
     Forget,
@@ -78,6 +80,7 @@ class Loop:
         self._queue = queue
         self._side = side
         self._embeds = embeds
+        self._cache = CacheAnswers(engine, outbox)
         self._lanes = lanes
         self._drain_s = drain_s
         self._inbox = inbox
@@ -114,7 +117,8 @@ class Loop:
             self._obey(command)
         self._watch_clocks()  # (2)
         self._start_queued()  # (3)
-        moving = [run for run in self._running if not run.is_parked]
+        self._take_back()
+        moving = [run for run in self._running if run.slot is not None and not run.is_parked]
         has_moved = bool(moving) or self._step_side(is_alone=True)
         for run in moving:  # (4)
             self._step_side(is_alone=False)
@@ -150,6 +154,8 @@ class Loop:
                     run.allowed = upto
             case Texts() | Forget():
                 self._embeds.take(command)
+            case CacheQuestion():
+                self._cache.answer(command)
             case StartDrain():
                 self._start_drain()
             case ThreadDied(name, error):
@@ -237,9 +243,9 @@ class Loop:
     # (3) Whose turn it is.
 
     def _start_queued(self) -> None:
-        while self._engine.free_slots and self._busy_lanes < self._lanes:
+        while self._busy_lanes < self._lanes:
             run = next((run for run in self._queue if not self._shared.must_wait(run)), None)
-            if run is None:
+            if run is None or not (self._engine.free_slots or self._set_aside()):
                 return
             self._queue.remove(run)
             self._running.append(run)
@@ -250,6 +256,24 @@ class Loop:
         run.shared = self._shared.take(run)
         run.slot = self._engine.open(run.ask(is_side=is_side))
         run.record.start = run.slot.start
+
+    def _set_aside(self) -> bool:
+        """Frees the slot of a run that waits for its client, who must not hold up the next."""
+        for run in self._running:
+            if run.is_parked and run.slot is not None:
+                run.aside = self._engine.set_aside(run.slot)
+                if run.aside is not None:
+                    run.slot = None
+                    return True
+        return False
+
+    def _take_back(self) -> None:
+        """Runs whose client reads on, and whose slot another has, get one again."""
+        for run in self._running:
+            if run.aside is None or run.is_parked:
+                continue
+            if self._engine.free_slots or self._set_aside():
+                run.slot, run.aside = self._engine.take_back(run.aside, run.chooser), None
 
     @property
     def _busy_lanes(self) -> int:
@@ -285,8 +309,10 @@ class Loop:
     # The end of a run that holds a slot, in every way there is.
 
     def _end(self, run: Run, ending: Ending, *, is_sound: bool = True) -> None:
-        assert run.slot is not None
-        self._engine.close(run.slot, is_sound=is_sound)
+        if run.slot is not None:
+            self._engine.close(run.slot, is_sound=is_sound)
+        elif run.aside is not None:
+            self._engine.drop_aside(run.aside)
         if run is self._side.running:
             self._side.running = None
         else:
@@ -318,7 +344,7 @@ class Loop:
             kv_bytes_free=self._engine.kv_bytes_free,
             prefill_tps=self._rates.prefill_tps,
             decode_tps=self._rates.decode_tps,
-            metrics=self._metrics.samples(gauges),
+            metrics=self._metrics.samples(gauges, self._engine.cache_facts()),
         )
 
     def _state(self) -> str:

@@ -11,6 +11,7 @@ from proto.chat import Json
 from proto.messages import Metric
 from worker.record import RunRecord
 from worker.speculation.round import Round
+from worker.state.facts import CacheFacts
 
 PREFIX = "tandem_worker_"
 BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
@@ -86,9 +87,9 @@ class Metrics:
         for name, value in measured.items():
             self._histograms[name].add(value)
 
-    def samples(self, gauges: dict[str, float]) -> tuple[Metric, ...]:
+    def samples(self, gauges: dict[str, float], kept: CacheFacts) -> tuple[Metric, ...]:
         """All of it now. `gauges`: values that are read, not counted."""
-        return tuple(self._samples(gauges))
+        return (*self._samples(gauges), *_kept_samples(kept))
 
     def _samples(self, gauges: dict[str, float]) -> Iterator[Metric]:
         for (name, labels), value in self._counters.items():
@@ -100,6 +101,21 @@ class Metrics:
 
     def _count(self, name: str, by: int, **labels: str) -> None:
         self._counters[name, tuple(labels.items())] += by
+
+
+def _kept_samples(kept: CacheFacts) -> Iterator[Metric]:
+    by_label = {
+        "cache_hits_total": ("source", kept.hits),
+        "cache_evictions_total": ("kind", kept.evictions),
+        "cache_skipped_total": ("reason", kept.skipped),
+        "cache_bytes": ("kind", kept.size_bytes),
+        "cache_entries": ("kind", kept.entries),
+    }
+    for name, (label, values) in by_label.items():
+        for value, count in values.items():
+            yield Metric(PREFIX + name, {label: value}, count)
+    yield Metric(PREFIX + "cache_misses_total", {}, kept.misses)
+    yield Metric(PREFIX + "cache_collisions_total", {}, kept.collisions)
 
 
 class _Histogram:

@@ -16,7 +16,7 @@ from worker.grammar.matcher import GrammarFault
 from worker.record import RunRecord
 from worker.sampling.chooser import Chooser, Chosen
 from worker.state.ask import Ask
-from worker.state.slot import Slot
+from worker.state.slot import FrozenSlot, Slot
 from worker.text.answer import AnswerText, Spoken
 from worker.types import Ending, Prepared
 
@@ -84,6 +84,7 @@ class Run:
             self.id, prepared.arrival.arrived_s, prompt_tokens=len(prepared.prompt)
         )
         self.slot: Slot | None = None
+        self.aside: FrozenSlot | None = None  # its state, while another run has its slot
         self.shared: Any = None  # the state of its prompt, where another run has read it
         self.told_s = prepared.arrival.arrived_s  # when it last heard of its place or progress
         self.wish: Ending | None = None  # an end asked for from outside
@@ -128,7 +129,8 @@ class Run:
     @property
     def is_parked(self) -> bool:
         """Whether it decodes but has no credit for the next token."""
-        return self.slot is not None and not self.is_reading and self.number > self.allowed
+        has_state = self.slot is not None or self.aside is not None
+        return has_state and not self.is_reading and self.number > self.allowed
 
     @property
     def margin(self) -> float | None:

@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from worker.admission import Rates
+from worker.cache_answers import KeptStates
 from worker.metrics import Metrics
 from worker.pricing import Pricing
 from worker.reporter import Reporter
 from worker.run import Run
-from worker.sampling.chooser import Chosen
+from worker.sampling.chooser import Chooser, Chosen
 from worker.siblings import SharedPrompts
 from worker.speculation.round import Round
 from worker.speculation.walk import Take
 from worker.state.ask import Ask
-from worker.state.slot import Slot
+from worker.state.slot import FrozenSlot, Slot
 from worker.types import Ending
 
 
-class TokenEngine(Protocol):
+class TokenEngine(KeptStates, Protocol):
     """What loop and steps ask of the engine (`engine.Engine`, or a scripted one in tests)."""
 
     @property
@@ -29,6 +30,9 @@ class TokenEngine(Protocol):
     def kv_bytes_free(self) -> int: ...
     def open(self, ask: Ask) -> Slot: ...
     def close(self, slot: Slot, *, is_sound: bool = True) -> None: ...
+    def set_aside(self, slot: Slot) -> FrozenSlot | None: ...
+    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot: ...
+    def drop_aside(self, frozen: FrozenSlot) -> None: ...
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None: ...
     def share(self, slot: Slot) -> Any: ...
     def take_shared(self, slot: Slot, state: Any) -> Chosen: ...

@@ -41,6 +41,16 @@ class EmbedQuestion:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheQuestion:
+    """A Cache on its way to the loop. `kinds`: what a `clear` drops, of `STATE_KINDS`."""
+
+    req_id: str
+    asker: bytes
+    op: Literal["stats", "clear"]
+    kinds: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Texts:
     """An Embed that can be answered: the ids of each of its texts, none of them empty."""
 
@@ -142,7 +152,10 @@ class ThreadDied:
 
 
 ToPreparer = Arrival | Question | EmbedQuestion | Forget
-ToLoop = Prepared | Rejected | Broken | Texts | Forget | EndRun | Allow | StartDrain | ThreadDied
+ToLoop = (
+    Prepared | Rejected | Broken | Texts | Forget | CacheQuestion | EndRun | Allow | StartDrain
+    | ThreadDied
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,16 @@ import transformers
 from bench.engine import levels, rows, weights
 from bench.engine.contenders import Contender, LlamaCpp, Ours, Transformers
 from bench.engine.rounds import Series, alternate, cell, prompt_of
+from bench.engine.sessions import LEAST_RATIO, Sessions
 from bench.engine.speculation import Setup, Speculation
 from proto.worker_settings import WeightLayout
 from worker.settings import physical_cores
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("embedded", "rows", "families", "speculation")
+PARTS = ("embedded", "rows", "families", "speculation", "sessions")
 ROUNDS = 7
 SPECULATION_ROUNDS = 5
+SESSION_ROUNDS = 3  # of two sessions each
 TOKENS = 64  # of an answer of the embedded model
 FAMILY_TOKENS = 48
 EMBEDDED_VOCAB = 49_152
@@ -134,6 +136,17 @@ class Run:
         self.versions |= part.versions
         self.lines += part.lines
         self._judged += part.verdicts
+
+    def sessions(self) -> None:
+        """What is read again in an agent's session, and what not."""
+        sessions = Sessions(self.args.model, "bf16", self._watch)
+        sessions.measure(min(self.args.rounds, SESSION_ROUNDS))
+        self.lines += sessions.lines()
+        self._judged += [
+            f"| session | {what} | {found} | ≥ {LEAST_RATIO:.0f} "
+            f"| {levels.said(found, LEAST_RATIO)} |"
+            for what, found in sessions.ratios()
+        ]
 
     def verdicts(self) -> list[str]:
         """A line for each level and ratio."""

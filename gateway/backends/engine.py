@@ -7,14 +7,14 @@ ends here with `EngineLost`, so nobody waits for an answer that will not come.
 import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import structlog
 import zmq
 import zmq.asyncio
 
 from gateway.backends.deltas import events_of
-from gateway.backends.questions import Questions
+from gateway.backends.questions import A, Question, Questions
 from gateway.errors import RETRY_DRAINING_S, RETRY_NO_ENGINE_S, ApiError
 from gateway.middleware.request_id import RequestIds
 from proto import codec
@@ -25,6 +25,8 @@ from proto.limits import LINK_BEAT_S, LINK_CREDIT_TOKENS, LINK_LEASE_S
 from proto.messages import (
     Ack,
     Beat,
+    Cache,
+    CacheInfo,
     Cancel,
     Credit,
     Delta,
@@ -267,10 +269,25 @@ class EngineLink:
 
         Raises: Refusal; EngineLost; CodecFault for what no message can hold.
         """
+        answer = await self._ask(Embed(self._new_id(), texts), Embedded)
+        if len(answer.vectors) != len(texts):
+            raise EngineLost
+        return answer
+
+    async def cache(
+        self, op: Literal["stats", "clear"], kinds: tuple[str, ...] | None = None
+    ) -> CacheInfo:
+        """What the worker keeps of earlier requests; `clear` drops it first, of these kinds.
+
+        Raises: Refusal; EngineLost.
+        """
+        return await self._ask(Cache(self._new_id(), op, kinds), CacheInfo)
+
+    async def _ask(self, question: Question, kind: type[A]) -> A:
         if not self.has_lease:
             raise EngineLost
-        answer = await self._questions.ask(Embed(self._new_id(), texts))
-        if answer is None or len(answer.vectors) != len(texts):
+        answer = await self._questions.ask(question, kind)
+        if answer is None:
             raise EngineLost
         return answer
 
@@ -352,7 +369,7 @@ class EngineLink:
                 self.last_beat = message
             case Drain():
                 self._is_draining = True
-            case Embedded() | Refused(run_id=None):
+            case Embedded() | CacheInfo() | Refused(run_id=None):
                 self._questions.take(message)
             case Queued() | Progress() | Delta() | Done() | Refused():
                 await self._deliver(message)

@@ -17,7 +17,7 @@ from gateway.exchange import Exchange
 from gateway.settings.types import BudgetSettings, ClientKey, Settings
 from proto.limits import API_KEY_BYTES
 
-Rule = Literal["open", "client", "dashboard", "metrics"]
+Rule = Literal["open", "client", "dashboard", "metrics", "admin"]
 
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 _KEY_HEADERS = (b"x-api-key", b"api-key", b"x-goog-api-key")
@@ -80,6 +80,8 @@ class Auth:
             return self._check_operator(exchange, [self._admin])
         if rule == "metrics":
             return self._check_operator(exchange, [self._metrics, self._admin])
+        if rule == "admin":
+            return self._check_operator(exchange, [self._admin], is_token_needed=True)
         if not self._needs_key:
             return ANYBODY
         known: Identity | None = exchange.facts.get(self)
@@ -102,8 +104,10 @@ class Auth:
                 return identity
         raise _unauthorized("The API key is not known here; check it, or ask for a new one.")
 
-    def _check_operator(self, exchange: Exchange, tokens: Sequence[bytes | None]) -> Identity:
-        """One of these tokens opens the page; without any, this machine may read it."""
+    def _check_operator(
+        self, exchange: Exchange, tokens: Sequence[bytes | None], *, is_token_needed: bool = False
+    ) -> Identity:
+        """One of these tokens opens the page; without any, this machine may read most of them."""
         known = [token for token in tokens if token is not None]
         if known:
             shown = _bearer(exchange)
@@ -111,7 +115,7 @@ class Auth:
             if any(hmac.compare_digest(token, digest) for token in known):
                 return ANYBODY
             raise _unauthorized("Send the operator's token as 'Authorization: Bearer TOKEN'.")
-        if exchange.method in ("GET", "HEAD") and _is_local(exchange):
+        if not is_token_needed and exchange.method in ("GET", "HEAD") and _is_local(exchange):
             return ANYBODY
         raise not_found(exchange.path)
 

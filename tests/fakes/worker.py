@@ -13,6 +13,7 @@ from proto import codec
 from proto.events import FinishReason, Speculation, Timings, Usage
 from proto.messages import (
     Beat,
+    Cache,
     Caps,
     Delta,
     Done,
@@ -34,18 +35,22 @@ READY = Ready(
 
 Script = Callable[["FakeWorker", Submit], Awaitable[None]]
 EmbedScript = Callable[["FakeWorker", Embed], Awaitable[None]]
+CacheScript = Callable[["FakeWorker", Cache], Awaitable[None]]
 
 
-async def say_nothing(worker: "FakeWorker", question: Embed) -> None:
+async def say_nothing(worker: "FakeWorker", question: Embed | Cache) -> None:
     """Never answers."""
 
 
 class FakeWorker:
-    """Answers each `Submit` by running `script`, each `Embed` by `embed`; keeps what it heard."""
+    """Answers `Submit` by running `script`, `Embed` and `Cache` by theirs; keeps what it heard."""
 
-    def __init__(self, script: Script, embed: EmbedScript = say_nothing) -> None:
+    def __init__(
+        self, script: Script, embed: EmbedScript = say_nothing, cache: CacheScript = say_nothing
+    ) -> None:
         self.script = script
         self.embed = embed
+        self.cache = cache
         self.heard: list[LinkMessage] = []
         self.ready = READY
         self.is_silent = False
@@ -118,6 +123,8 @@ class FakeWorker:
                     runs.create_task(self.script(self, message))  # type: ignore[arg-type]
                 elif isinstance(message, Embed):
                     runs.create_task(self.embed(self, message))  # type: ignore[arg-type]
+                elif isinstance(message, Cache):
+                    runs.create_task(self.cache(self, message))  # type: ignore[arg-type]
 
     async def _beat(self) -> None:
         while True:

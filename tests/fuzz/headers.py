@@ -94,7 +94,7 @@ async def _nothing(exchange: Exchange, identity: object) -> None:
     """Stands for every endpoint."""
 
 
-_router = Router(_Gate(), url_table(Endpoints(*[_nothing] * 7)))
+_router = Router(_Gate(), url_table(Endpoints(*[_nothing] * 8)))
 
 
 def check(data: bytes) -> None:
@@ -123,7 +123,7 @@ def _check_auth(exchange: Exchange) -> None:
     """A caller gets in with the one key that is right, wherever it is shown, and with no other."""
     shown = shown_key(exchange)
     assert shown is None or isinstance(shown, bytes)
-    for rule in ("client", "dashboard", "metrics"):
+    for rule in ("client", "dashboard", "metrics", "admin"):
         try:
             identity = _AUTH.check(rule, exchange)  # type: ignore[arg-type]
         except ApiError as fault:

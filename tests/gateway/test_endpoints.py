@@ -167,6 +167,7 @@ async def test_every_path_has_a_rule_and_none_is_open_that_costs(tmp_path: Path)
         "/", "/livez", "/health", "/readyz",
     }  # fmt: skip
     assert {path for path, rule in rules.items() if rule == "dashboard"} == {"/v1/dashboard/usage"}
+    assert {path for path, rule in rules.items() if rule == "admin"} == {"/v1/cache"}
     assert not_found("/x").status == 404
 
 

@@ -269,6 +269,18 @@ def test_operators_pages_need_the_token_or_the_machine_itself() -> None:
         assert fault.value.status == 404
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
+def test_an_admins_page_needs_the_token_on_the_machine_itself_too(method: str) -> None:
+    for settings, token, status in (
+        (Settings(), b"root", 404), (KEYED, b"k1", 401), (KEYED, b"", 401),
+    ):  # fmt: skip
+        with pytest.raises(ApiError) as fault:
+            shown = exchange((b"authorization", b"Bearer " + token), method=method)
+            Auth(settings).check("admin", shown)
+        assert fault.value.status == status
+    Auth(KEYED).check("admin", exchange((b"authorization", b"Bearer root"), method=method))
+
+
 CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 

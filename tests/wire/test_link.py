@@ -105,7 +105,10 @@ EXAMPLES: list[messages.LinkMessage] = [
     messages.Embed("q2", ("a",)),
     messages.Embedded("q2", ((0.5, -0.5),), 3),
     messages.Cache("q3", "clear", ("prefix",)),
-    messages.CacheInfo("q3", {"prefix": 1}, {"prefix": 4096}, 4096),
+    messages.CacheInfo(
+        "q3", {"prefix": 1}, {"prefix": 4096}, 4096, {"slot": 7}, {"prefix": 2}, {"too_large": 3},
+        9, 1,
+    ),
     messages.Beat("busy", 1, 2, 1, 4096, 900.5, 40.25, (messages.Metric("n", {"a": "b"}, 7),)),
     messages.Drain(600_000),
 ]  # fmt: skip
@@ -131,6 +134,16 @@ def test_the_bytes_of_a_message_do_not_change(example: messages.LinkMessage) -> 
     golden = bytes.fromhex(LINK[type(example).__name__])
     assert codec.encode(example) == golden
     assert codec.decode(golden) == example
+
+
+def test_an_answer_of_an_older_worker_is_read() -> None:
+    golden = bytes.fromhex(
+        "86a17601a174a94361636865496e666fa67265715f6964a27133a7656e747269657381a67072"
+        "6566697801aa73697a655f627974657381a6707265666978cd1000ad636c65617265645f6279"
+        "746573cd1000"
+    )
+    expected = messages.CacheInfo("q3", {"prefix": 1}, {"prefix": 4096}, 4096)
+    assert codec.decode(golden) == expected
 
 
 def rendered() -> dict[str, bytes]:

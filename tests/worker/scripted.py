@@ -16,6 +16,7 @@ from proto.plan import Plan
 from proto.worker_settings import QueueSettings, SideSettings
 from worker import prefill
 from worker.admission import Queue
+from worker.cache_answers import CacheFacts
 from worker.dispatch import Dispatch
 from worker.embedding.lane import EmbedLane, TextEmbedder
 from worker.grammar.compiler import GrammarCompiler
@@ -25,7 +26,7 @@ from worker.models.config import SamplingDefaults
 from worker.prepare import Preparer
 from worker.pricing import Pricing
 from worker.run import RunLimits
-from worker.sampling.chooser import Chosen
+from worker.sampling.chooser import Chooser, Chosen
 from worker.side import SideLane
 from worker.speculation.calibration import Scope
 from worker.speculation.drafting import Drafting
@@ -98,6 +99,7 @@ class ScriptedEngine:
         self.script = script
         self.chunk_s = self.round_s = 0.0
         self.fault: Exception | None = None
+        self.kept_fault: Exception | None = None  # of what is kept, beside that of steps
         self.is_consuming = False  # what is written goes through the run's grammar as well
         self._clock = clock
         self._chunk = chunk
@@ -115,6 +117,10 @@ class ScriptedEngine:
         self._free = [_slot(clock) for _ in range(slots)]
         self.kv_bytes_free = 7
         self.to_file = 0  # pieces of kept states that are worth a file
+        self.has_room_aside = True
+        self.dropped_aside: list[Slot] = []
+        self.kept_bytes = {"slot": 100, "prefix": 4096}  # by kind, one entry each
+        self.cleared: list[frozenset[str]] = []  # what was asked for, in order
 
     @property
     def free_slots(self) -> int:
@@ -131,6 +137,18 @@ class ScriptedEngine:
         assert slot not in self._free
         if slot is not self.side:
             self._free.append(slot)
+
+    def set_aside(self, slot: Slot) -> Any:
+        if self.has_room_aside:
+            self._free.append(_slot(self._clock))
+        return slot if self.has_room_aside else None
+
+    def take_back(self, frozen: Any, chooser: Chooser) -> Slot:
+        self._free.pop()
+        return frozen
+
+    def drop_aside(self, frozen: Any) -> None:
+        self.dropped_aside.append(frozen)
 
     def read_chunk(self, slot: Slot, end: int) -> Chosen | None:
         self._pass(self.chunk_s)
@@ -164,6 +182,18 @@ class ScriptedEngine:
         tree = DraftTree(chain, tuple(range(-1, len(chain) - 1)), (1.0,) * len(chain), sources)
         times = 0.0, 1.0, 0.0, 0.0, self.price_ms
         return Round(tree, tuple(range(len(tokens))), tuple(tokens), *times)
+
+    def cache_facts(self) -> CacheFacts:
+        if self.kept_fault is not None:
+            raise self.kept_fault
+        entries = dict.fromkeys(self.kept_bytes, 1)
+        return CacheFacts(
+            entries, dict(self.kept_bytes), {"slot": 5}, {"prefix": 2}, {"too_large": 3}, 4, 1
+        )
+
+    def clear_kept(self, kinds: frozenset[str]) -> int:
+        self.cleared.append(kinds)
+        return sum(self.kept_bytes.pop(kind, 0) for kind in kinds)
 
     def cache_bytes(self, length: int) -> int:
         return length

@@ -243,3 +243,22 @@ def test_off_means_that_nothing_is_written(model: Path, tmp_path: Path):
     assert engine.file_away() is False
     engine.stop()
     assert files_in(tmp_path) == []
+
+
+def test_operators_see_the_files_and_can_drop_them(model: Path, tmp_path: Path):
+    engine = _used(model, tmp_path)
+    files = files_in(tmp_path / "disk")
+    facts = engine.cache_facts()
+    assert facts.entries["disk"] == len(files)
+    assert facts.size_bytes["disk"] == sum(file.stat().st_size for file in files)
+    assert (facts.evictions["disk"], facts.skipped["disk_not_written"]) == (0, 0)
+    assert "spill" not in facts.entries
+    put(files[0], b"")
+    again = engine_of(model, tmp_path, disk=DISK)
+    write(again, PROMPT + NEXT)
+    assert again.cache_facts().skipped["disk_damaged"] == 1
+    left = files_in(tmp_path / "disk")
+    assert again.clear_kept(frozenset(("slot", "spill"))) > 0 and files_in(tmp_path) == left
+    size_bytes = sum(file.stat().st_size for file in left)
+    assert again.clear_kept(frozenset(("disk",))) == size_bytes
+    assert files_in(tmp_path) == [] and source_of(again, PROMPT + NEXT) == ("none", 0)

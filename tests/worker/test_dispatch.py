@@ -81,7 +81,7 @@ def test_texts_and_calls_are_counted():
 def test_what_this_engine_cannot_do_is_refused_by_its_request():
     bench = _bench()
     bench.say(Embed("q1", ("a",)))
-    bench.say(Cache("q2", "stats"))
+    bench.say(Cache("q2", "clear", ("prefix", "suffix")))
     bench.say(Delta("r1", 1, (1,), ("a",), ("text",), (False,)))
     assert [(r.code, r.req_id) for r in bench.messages(Refused)] == [
         ("bad_request", "q1"),
@@ -100,6 +100,7 @@ def test_a_full_preparer_is_busy():
         (None, "q1", "queue_full"),
         ("c", None, "queue_full"),
     ]
+    assert [r.retry_after_ms for r in bench.messages(Refused)] == [5000, 5000]
 
 
 # Attach, epochs, acknowledgements.

@@ -10,7 +10,7 @@ from scripted import COMPILER
 from tiny_checkpoints import write_tiny
 
 from proto.chat import AnswerFormat, Call
-from proto.worker_settings import Launch, WorkerSettings
+from proto.worker_settings import CacheSettings, Launch, WorkerSettings
 from worker.build import build_engine
 from worker.engine import Engine
 from worker.faults import StartFault
@@ -363,3 +363,31 @@ def test_x5_a_side_run_between_the_chunks_of_a_prompt_changes_no_byte_of_what_is
         write_on(engine, main, 5)
         frozen.append(main.freeze())
     assert frozen[0] == frozen[1]
+
+
+def test_b57_a_run_whose_slot_another_had_goes_on_as_if_nothing_had_been(any_folder: Path):
+    engine = _engine(any_folder)
+    alone = _write(engine, PROMPT, 30)
+    chooser = Chooser(SEEDED, PROMPT)
+    slot = opened(engine, PROMPT, chooser, salt="slow")
+    written = [read(engine, slot), *write_on(engine, slot, 9)]
+    before, free = slot.freeze(), engine.free_slots
+    aside = engine.set_aside(slot)
+    assert engine.free_slots == free + 1
+    for number in range(2):  # every slot holds something else by now
+        _write(engine, tuple(range(100 + number, 300)), 10)
+    slot = engine.take_back(aside, chooser)
+    assert slot.freeze() == before
+    assert slot.chooser is chooser  # the run's own, which it may still change
+    assert [*written, *write_on(engine, slot, 20)] == alone
+    engine.close(slot)
+
+
+def test_nothing_is_set_aside_where_it_has_no_room(folder: Path):
+    engine = _engine(folder, cache=CacheSettings(store_mb=1, entry_share=0.001))
+    slot = _open(engine, PROMPT)
+    read(engine, slot)
+    free = engine.free_slots
+    assert engine.set_aside(slot) is None
+    assert engine.free_slots == free
+    assert len(write_on(engine, slot, 5)) == 5

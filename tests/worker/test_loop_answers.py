@@ -13,6 +13,7 @@ from proto.chat import AnswerFormat, Call, Message, TextPart, Tool, ToolChoice
 from proto.messages import Delta, Done
 from proto.plan import Plan, Thinking
 from worker.grammar.matcher import GrammarFault, Matcher
+from worker.state.facts import CacheFacts
 from worker.text.answer import AnswerSyntax, AnswerText
 from worker.text.reasoning import ReasoningForm
 
@@ -330,7 +331,7 @@ def test_b44_usage_is_the_same_in_the_answer_the_log_and_the_metrics():
     assert usage.upstream_output_tokens == usage.completion_tokens + usage.hidden_tokens
     counted = {
         sample.labels["kind"]: sample.value
-        for sample in bench.loop._metrics.samples({})
+        for sample in bench.loop._metrics.samples({}, CacheFacts())
         if sample.name.endswith("generated_tokens_total")
     }
     assert counted["reasoning"] == usage.reasoning_tokens

@@ -332,3 +332,64 @@ def test_the_answers_of_one_request_take_one_place_of_the_queue():
     bench.turn_until_done("other")
     assert all(_finished(bench, f"r{choice}") for choice in range(16))
     assert [refused.run_id for refused in bench.messages(Refused)] == ["late"]
+
+
+# Clients that do not read on.
+
+
+def _slow(bench: Bench, count: int) -> None:
+    """So many runs, each of whose clients takes two tokens and then reads no further."""
+    for number in range(count):
+        bench.say(submit(f"slow{number}", credit=2))
+        bench.turn(4)
+
+
+def test_b57_clients_that_do_not_read_hold_up_nobody():
+    bench = _bench(ending_after(6), slots=2)
+    _slow(bench, 2)
+    bench.say(submit("next"))
+    bench.turn_until_done("next")
+    bench.turn(3)
+    assert bench.engine.free_slots == 1  # who has no credit needs no slot
+    for number in range(2):
+        assert bench.numbers(f"slow{number}") == [1, 2]
+        bench.say(Credit(f"slow{number}", 100))
+        bench.turn_until_done(f"slow{number}")
+        assert bench.text(f"slow{number}") == "abcdef"
+        assert bench.numbers(f"slow{number}") == list(range(1, 8))
+    assert bench.engine.free_slots == 2
+
+
+def test_clients_that_read_on_at_once_with_one_slot_are_all_served():
+    bench = _bench(ending_after(6), slots=1)
+    _slow(bench, 3)
+    bench.say(Credit("slow0", 100))  # while another, who has no credit, holds the slot
+    bench.turn_until_done("slow0")
+    for number in (1, 2):
+        bench.say(Credit(f"slow{number}", 100))
+    for number in range(3):
+        bench.turn_until_done(f"slow{number}")
+        assert bench.text(f"slow{number}") == "abcdef"
+    assert bench.engine.free_slots == 1
+
+
+def test_where_no_memory_is_left_for_what_is_set_aside_the_next_run_waits():
+    bench = _bench(ending_after(6), slots=1)
+    bench.engine.has_room_aside = False
+    _slow(bench, 1)
+    bench.say(submit("next"))
+    bench.turn(20)
+    assert bench.numbers("next") == []
+    bench.say(Credit("slow0", 100))
+    bench.turn_until_done("next")
+    assert bench.text("slow0") == bench.text("next") == "abcdef"
+
+
+def test_a_run_that_ends_while_it_is_set_aside_leaves_nothing():
+    bench = _bench(ending_after(6), slots=1)
+    _slow(bench, 2)
+    assert bench.engine.dropped_aside == []
+    bench.say(Cancel("slow0", 1, "gone"))
+    bench.turn_until_done("slow0")
+    assert len(bench.engine.dropped_aside) == 1
+    assert bench.engine.free_slots == 0  # the other's, who waits still

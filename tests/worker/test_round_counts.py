@@ -8,6 +8,7 @@ from worker.metrics import Metrics
 from worker.record import RunRecord
 from worker.speculation.round import Round
 from worker.speculation.tree import DraftTree, Source, only_root
+from worker.state.facts import CacheFacts
 
 NOBODY, COPY, GUESS = Source(0), Source.LOOKUP, Source.BLOCK
 #      1
@@ -34,7 +35,7 @@ def counted() -> dict[tuple[str, ...], Any]:
     metrics = Metrics()
     for made in ROUNDS:
         metrics.saw_round(made, 0.03)
-    samples = metrics.samples({})
+    samples = metrics.samples({}, CacheFacts())
     return {(m.name.removeprefix("tandem_worker_"), *m.labels.values()): m.value for m in samples}
 
 
@@ -82,3 +83,23 @@ def test_times_and_rows_are_spread_over_buckets(
 
 def _named(counted: dict[tuple[str, ...], Any], name: str) -> list[tuple[tuple[str, ...], Any]]:
     return [(key, value) for key, value in counted.items() if key[0] == name]
+
+
+def test_what_is_kept_shows_by_kind():
+    kept = CacheFacts(
+        {"slot": 2}, {"slot": 640}, {"session": 3}, {"prefix": 4}, {"too_large": 5}, 6, 7
+    )
+    samples = {
+        (m.name.removeprefix("tandem_worker_cache_"), *m.labels.items()): m.value
+        for m in Metrics().samples({}, kept)
+        if "_cache_" in m.name
+    }
+    assert samples == {
+        ("hits_total", ("source", "session")): 3,
+        ("evictions_total", ("kind", "prefix")): 4,
+        ("skipped_total", ("reason", "too_large")): 5,
+        ("bytes", ("kind", "slot")): 640,
+        ("entries", ("kind", "slot")): 2,
+        ("misses_total",): 6,
+        ("collisions_total",): 7,
+    }

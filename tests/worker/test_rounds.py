@@ -60,6 +60,7 @@ from worker.speculation.drafting import Drafting
 from worker.speculation.prices import UNMEASURED, Prices, RoundPrices
 from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import walk
+from worker.state.facts import CacheFacts
 from worker.state.slot import Slot
 
 PROMPT = tuple(range(40, 49))
@@ -577,7 +578,7 @@ def test_b47_a_round_without_a_proposal_counts_as_plain(engine: Engine):
     assert said.draft_tokens == 3 * (said.rounds - said.plain)
     assert said.draft_accepted == said.draft_tokens
     assert said.rounds + said.draft_accepted == 41
-    counted = {(m.name, *m.labels.values()): m.value for m in metrics.samples({})}
+    counted = {(m.name, *m.labels.values()): m.value for m in metrics.samples({}, CacheFacts())}
     assert counted["tandem_worker_rounds_total", "plain", "chain"] == said.plain
     assert counted["tandem_worker_rounds_total", "block", "chain"] == said.rounds - said.plain
     assert counted["tandem_worker_draft_tokens_total", "block"] == said.draft_tokens

@@ -53,6 +53,11 @@ class SequenceCache:
         self.kv = kv
         self.delta = delta
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held."""
+        return self.kv.size_bytes + (0 if self.delta is None else self.delta.size_bytes)
+
     def reserve(self, length: int) -> None:
         """Makes room for `length` tokens in all."""
         self.kv.reserve(length)

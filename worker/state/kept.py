@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 from worker.limits import CUTS_SEEN
 from worker.prefill import Plan
+from worker.sampling.chooser import Chooser
 from worker.state.ask import Ask
+from worker.state.facts import KIND_OF, CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept_files import KeptFiles
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
-from worker.state.slot import Slot
+from worker.state.slot import FrozenSlot, Slot
 from worker.state.snapshots import Kind, SnapshotStore
-from worker.state.start import NOTHING, Start, Wanted
+from worker.state.start import NOTHING, Source, Start, Wanted
 
 TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
 
@@ -45,8 +47,9 @@ class Kept:
         self.files = files or KeptFiles()
         self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
         self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
-        self.hits: Counter[str] = Counter()  # by source
-        self.misses = 0
+        self._is_side_running = False
+        self._hits: Counter[str] = Counter()  # by kind
+        self._misses = 0
 
     @property
     def free_slots(self) -> int:
@@ -57,7 +60,7 @@ class Kept:
         """A slot that holds as much of the prompt as can be had, the rest to be read."""
         wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
         if ask.is_side:
-            slot = self._side
+            slot, self._is_side_running = self._side, True
             start = slot.start_for(wanted) if slot.salt == ask.salt is not None else NOTHING
         elif ask.salt is None or ask.is_shared:
             slot, start = self._take_blank(ask), NOTHING
@@ -65,15 +68,23 @@ class Kept:
             slot, start = self._take(ask, wanted, ask.salt)
             self.files.saw_resume(ask.salt, wanted, start)
         if ask.salt is not None and not ask.is_shared:
-            self.hits[start.source] += start.position > 0
-            self.misses += start.position == 0
+            self._count(start)
         slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
         return slot
+
+    def _count(self, start: Start) -> None:
+        if start.source is Source.NONE:
+            self._misses += 1
+        else:
+            self._hits[KIND_OF[start.source]] += 1
 
     def _take_blank(self, ask: Ask) -> Slot:
         """A slot that starts from nothing: one of its own where nothing shall be kept."""
         if ask.salt is None:
             return self._new_guest(self._bytes_of(ask))
+        return self._blank()
+
+    def _blank(self) -> Slot:
         victim = next((slot for slot in self._idle if slot.kv_len < LEAST_SAVED), self._idle[0])
         self._displace(victim)
         return victim
@@ -135,13 +146,38 @@ class Kept:
         if slot in self._guests:
             del self._guests[slot]
             return
-        if slot is not self._side:
+        if slot is self._side:
+            self._is_side_running = False
+        else:
             self._running.remove(slot)
             self._idle.append(slot)
         if is_sound:
             slot.end()
         else:
             slot.forget()
+
+    def set_aside(self, slot: Slot) -> FrozenSlot | None:
+        """Takes the slot of a run that waits for its client, and keeps its state in host memory;
+        None where that has no room for it."""
+        if slot not in self._running or not self._store.has_room(self._size_of(slot.kv_len)):
+            return None
+        frozen = slot.freeze().on_host()
+        self._store.reserve(frozen.size_bytes)
+        self._running.remove(slot)
+        slot.forget()
+        self._idle.insert(0, slot)
+        return frozen
+
+    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot:
+        """A slot that goes on where the one that was set aside stopped."""
+        slot = self._blank()
+        self.drop_aside(frozen)
+        slot.thaw(frozen, chooser)
+        return slot
+
+    def drop_aside(self, frozen: FrozenSlot) -> None:
+        """Forgets what was set aside."""
+        self._store.reserve(-frozen.size_bytes)
 
     def saw_chunk(self, slot: Slot) -> None:
         """A chunk was read. Where a system prompt ends that two conversations begin with, it is
@@ -182,3 +218,48 @@ class Kept:
         self._run(slot)
         slot.begin(prompt, None, plan, salt, start)
         return slot
+
+    # For operators.
+
+    def facts(self) -> CacheFacts:
+        """The numbers of now."""
+        slots = [slot for slot in (*self._idle, *self._running, self._side) if slot.kv_len]
+        kinds: tuple[Kind, ...] = ("prefix", "session")
+        folders = self.files.folders
+        return CacheFacts(
+            entries={
+                "slot": len(slots),
+                "anchor": sum(len(slot.anchors) for slot in slots),
+                **{kind: self._store.count_of(kind) for kind in kinds},
+                **{tier: len(folder) for tier, folder in folders.items()},
+            },
+            size_bytes={
+                "slot": sum(slot.cache.size_bytes for slot in slots),
+                "anchor": sum(slot.anchors.size_bytes for slot in slots),
+                **{kind: self._store.bytes_of(kind) for kind in kinds},
+                **{tier: folder.size_bytes for tier, folder in folders.items()},
+            },
+            hits=dict(self._hits),
+            evictions={
+                **self._store.evictions,
+                **{tier: folder.evicted for tier, folder in folders.items()},
+            },
+            skipped={**self._store.skipped, **self.files.skipped()},
+            misses=self._misses,
+            collisions=self._store.collisions,
+        )
+
+    def clear(self, kinds: frozenset[str]) -> int:
+        """Drops what is kept of these kinds, but nothing that a run uses; the bytes that it was."""
+        freed = 0
+        quiet = (*self._idle, *(() if self._is_side_running else (self._side,)))
+        for slot in quiet:
+            if "slot" in kinds:
+                freed += slot.release()
+            elif "anchor" in kinds:
+                before = slot.anchors.size_bytes
+                slot.anchors.clear()
+                freed += before
+        store_kinds: tuple[Kind, ...] = ("prefix", "session")
+        freed += self.files.clear(kinds)
+        return freed + sum(self._store.clear(kind) for kind in store_kinds if kind in kinds)

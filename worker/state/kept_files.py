@@ -12,6 +12,7 @@ from worker.state.slot import Slot
 from worker.state.snapshots import Snapshot
 from worker.state.spill import Held, Spill
 from worker.state.start import NOTHING, Start, Wanted
+from worker.state.state_folder import StateFolder
 
 CLOSE_S = 5.0  # for the chunks that are being written when the worker stops
 
@@ -22,6 +23,28 @@ class KeptFiles:
     def __init__(self, disk: DiskTier | None = None, spill: Spill | None = None) -> None:
         self.disk = disk
         self.spill = spill
+
+    @property
+    def folders(self) -> dict[str, StateFolder]:
+        """By kind."""
+        return {kind: tier.folder for kind, tier in self._tiers.items()}
+
+    def skipped(self) -> dict[str, int]:
+        """What was not written, or not used, by kind and reason."""
+        return {
+            f"{kind}_{reason}": count
+            for kind, tier in self._tiers.items()
+            for reason, count in (*tier.skipped.items(), *tier.folder.unused().items())
+        }
+
+    def clear(self, kinds: frozenset[str]) -> int:
+        """Removes all files of these kinds; their bytes."""
+        return sum(tier.clear() for kind, tier in self._tiers.items() if kind in kinds)
+
+    @property
+    def _tiers(self) -> dict[str, DiskTier | Spill]:
+        tiers = {"disk": self.disk, "spill": self.spill}
+        return {kind: tier for kind, tier in tiers.items() if tier is not None}
 
     def find(self, salt: str, wanted: Wanted, known: int) -> tuple[Snapshot, Start] | None:
         """What spares more than the `known` tokens, read from its files.

@@ -44,6 +44,14 @@ class KvCache:
             keys, values = _grown(self._keys, capacity), _grown(self._values, capacity)
             self._keys, self._values = keys, values  # both or, where memory is short, none
 
+    def release(self) -> int:
+        """Gives the memory back, but for one step; the bytes freed. What was held is lost."""
+        before = self.size_bytes
+        layers, heads, _, head_dim = self._keys.shape
+        shape = layers, heads, self._step, head_dim
+        self._keys, self._values = self._keys.new_zeros(shape), self._values.new_zeros(shape)
+        return before - self.size_bytes
+
     def write(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
         """Writes rows from position `start` on. keys, values: (rows, kv_heads, head_dim)."""
         end = start + keys.shape[0]

@@ -1,7 +1,7 @@
 """Everything one sequence owns while it runs. Knows no client and no model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
@@ -145,6 +145,19 @@ class Slot:
         self.salt, self.start = None, NOTHING
         self._chooser = self.prompt_row = None
 
+    def release(self) -> int:
+        """Holds nothing and gives the memory back; the bytes freed."""
+        before = self.size_bytes
+        self.forget()
+        self.anchors.clear()
+        self.cache.kv.release()
+        return before - self.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it takes on the device, its anchors included."""
+        return self.cache.size_bytes + self.anchors.size_bytes
+
     def _hold(self, ids: Sequence[int], plan: Plan, lineage: Lineage) -> None:
         self.ctx = list(ids)
         self.prompt_length = self.kv_len = len(ids)
@@ -187,8 +200,11 @@ class Slot:
             self.chooser.copy(),
         )
 
-    def thaw(self, frozen: "FrozenSlot") -> None:
-        """Becomes what was frozen, whatever the slot held before."""
+    def thaw(self, frozen: "FrozenSlot", chooser: Chooser | None = None) -> None:
+        """Becomes what was frozen, whatever the slot held before.
+
+        `chooser`: the run's own, where nothing was chosen since.
+        """
         self.ctx = list(frozen.ctx)
         self.prompt_length, self.kv_len = frozen.prompt_length, frozen.kv_len
         self.salt, self.plan, self.lineage = frozen.salt, frozen.plan, frozen.lineage
@@ -196,7 +212,7 @@ class Slot:
         self.cache.thaw(frozen.tensors)
         self.drafting.start(self.salt)
         self.drafting.thaw(self.ctx, frozen.drafts)
-        self._chooser = frozen.chooser.copy()
+        self._chooser = chooser or frozen.chooser.copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +237,11 @@ class FrozenSlot:
     def size_bytes(self) -> int:
         """Bytes of its tensors."""
         return sum(part.numel() * part.element_size() for part in self._parts())
+
+    def on_host(self) -> "FrozenSlot":
+        """The same in host memory."""
+        drafts = tuple(tuple(part.cpu() for part in one) for one in self.drafts)
+        return replace(self, tensors=tuple(part.cpu() for part in self.tensors), drafts=drafts)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FrozenSlot):

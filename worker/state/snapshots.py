@@ -88,6 +88,7 @@ class SnapshotStore:
         self.budget_bytes = budget_bytes
         self._most_bytes = most_bytes
         self._hash_of = hash_of
+        self._reserved_bytes = 0
         self._entries: OrderedDict[Key, Snapshot] = OrderedDict()  # the oldest first
         self.evictions: Counter[str] = Counter()  # by kind
         self.skipped: Counter[str] = Counter()  # by reason
@@ -101,8 +102,13 @@ class SnapshotStore:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held."""
-        return sum(entry.size_bytes for entry in self._entries.values())
+        """Bytes held, those of others included."""
+        held = sum(entry.size_bytes for entry in self._entries.values())
+        return self._reserved_bytes + held
+
+    def reserve(self, size_bytes: int) -> None:
+        """Counts what others keep in the same memory; less again where that is negative."""
+        self._reserved_bytes += size_bytes
 
     def has_room(self, size_bytes: int) -> bool:
         """Makes room for one of that size; false, and counted, where it is too large for one."""
@@ -111,7 +117,10 @@ class SnapshotStore:
             return False
         while self._entries and self.size_bytes + size_bytes > self.budget_bytes:
             self.drop_oldest()
-        return True
+        if self.size_bytes + size_bytes <= self.budget_bytes:
+            return True
+        self.skipped["full"] += 1
+        return False
 
     def holds(self, salt: str | None, ids: tuple[int, ...]) -> bool:
         """Whether there is one of exactly these tokens; it counts as used."""
@@ -153,6 +162,14 @@ class SnapshotStore:
         entry = self._entries.pop(key)
         self.evictions[entry.kind] += 1
         return entry.size_bytes
+
+    def bytes_of(self, kind: Kind) -> int:
+        """Bytes of all of a kind."""
+        return sum(entry.size_bytes for entry in self if entry.kind == kind)
+
+    def count_of(self, kind: Kind) -> int:
+        """How many there are of a kind."""
+        return sum(entry.kind == kind for entry in self)
 
     def clear(self, kind: Kind) -> int:
         """Forgets all of a kind; their bytes."""

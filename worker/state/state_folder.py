@@ -28,6 +28,8 @@ MARK_CHARS = 16  # of the fingerprint, at the front of each name
 LOOK_S = 600.0  # how often files are looked through for old ones
 DEPTH_S = 0.001  # by so much later files of one chain count as less recently used
 
+ORDERLY = ("old", "room", "loaded", "cleared")  # reasons for which a good file goes
+
 Tier = Literal["disk", "spill"]
 
 
@@ -106,6 +108,16 @@ class StateFolder:
     def size_bytes(self) -> int:
         """Bytes of all files."""
         return sum(entry.size_bytes for entry in self._entries.values())
+
+    @property
+    def evicted(self) -> int:
+        """Files that were removed for their age, or for want of room."""
+        return self.removed["old"] + self.removed["room"]
+
+    def unused(self) -> dict[str, int]:
+        """Files that could not be used or written, by reason."""
+        reasons = {key: count for key, count in self.removed.items() if key not in ORDERLY}
+        return {**reasons, "not_written": self.not_written}
 
     def read(self, name: str) -> tuple[Head, dict[str, Tensor]] | None:
         """A file's content, mapped; None where it cannot be used, which removes it."""

@@ -24,7 +24,7 @@ async def _nothing(*_: object) -> None:
     raise AssertionError("nobody calls it here")
 
 
-TABLE = url_table(Endpoints(*[_nothing] * 7))
+TABLE = url_table(Endpoints(*[_nothing] * 8))
 HASH = hashlib.sha256(b"client-key").hexdigest()
 KEYS = (
     ClientKey("whole", sha256=HASH, user="ann"),
@@ -41,6 +41,7 @@ MAY = {
     "client": {"client", "narrow"},
     "metrics": {"metrics", "admin"},
     "dashboard": {"admin"},
+    "admin": {"admin"},
 }
 # What gateways took for rights, or for somebody else's name.
 CLAIMS: dict[str, Any] = {

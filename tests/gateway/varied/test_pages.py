@@ -13,7 +13,7 @@ NOWHERE = "http://127.0.0.1:1"
 PAGES = (
     b"/", b"/livez", b"/health", b"/readyz", b"/v1/models", b"/v1/models?limit=1", b"/v1/models/m",
     b"/v1/models/org%2Fm-7b:free", b"/v1/models/nobodys", b"/v1beta/models", b"/v1/dashboard/usage",
-    b"/nowhere",
+    b"/v1/cache", b"/nowhere",
 )  # fmt: skip
 
 
