@@ -82,6 +82,9 @@ def test_states_written_are_of_a_grid_that_cuts_belong_to(model: Path, tmp_path:
     again = engine_of(model, tmp_path, disk=DISK)
     assert source_of(again, PROMPT) == (("none", 0) if _is_hybrid(engine) else ("disk", 64))
     again = engine_of(model, tmp_path, disk=DISK)
+    at_64 = ("none", 0) if _is_hybrid(engine) else ("disk", 64)
+    assert source_of(again, PROMPT[:71]) == at_64  # its chunks do not end at 70
+    again = engine_of(model, tmp_path, disk=DISK)
     slot = begin(again, PROMPT, cuts=(70,))
     assert (str(slot.start.source), slot.start.position) == ("disk", 96)
     cold = engine_of(model, tmp_path / "none")
@@ -115,12 +118,21 @@ def test_a_step_copies_one_chunk_and_few_wait_to_be_written(model: Path, tmp_pat
     for _ in range(3):
         write(engine, tuple(range(5, 300)))
     disk = disk_of(engine)
-    gate, real = threading.Event(), disk.folder.write
-    monkeypatch.setattr(disk.folder, "write", lambda *a: (gate.wait(10), real(*a))[1])
+    gate, real, writes = threading.Event(), disk.folder.write, []
+
+    def slow(name: str, *rest: object) -> int:
+        writes.append(name)
+        gate.wait(10)
+        return real(name, *rest)
+
+    monkeypatch.setattr(disk.folder, "write", slow)
     steps = [engine.file_away() for _ in range(DISK_WRITES + 2)]
     assert steps == [True] * DISK_WRITES + [False] * 2
+    write(engine, tuple(range(5, 300)))  # wanted again before it is there
+    assert engine.file_away() is False
     gate.set()
     file_all(engine)
+    assert len(writes) == len(set(writes)) == 9 + _is_hybrid(engine)
     assert len(disk.folder) == 9 + _is_hybrid(engine)
 
 
@@ -196,6 +208,17 @@ def test_one_salt_never_starts_from_what_another_left(model: Path, tmp_path: Pat
     assert source_of(again, PROMPT + NEXT, "a") == ("disk", 128)
 
 
+def test_what_one_salt_resumes_from_is_not_copied_from_another(model: Path, tmp_path: Path):
+    engine = engine_of(model, tmp_path, disk=DISK)
+    for _ in range(3):
+        write(engine, PROMPT, "a")
+    write(engine, PROMPT, "b")
+    write(engine, tuple(range(200, 300)), "c")  # in the slot that was that of a
+    engine.clear_kept(frozenset(("session",)))
+    assert file_all(engine) == 0 and files_in(tmp_path) == []
+    write(engine, PROMPT, "a")
+
+
 def test_files_go_when_they_are_old_unless_they_are_used(model: Path, tmp_path: Path):
     clock = Clock()
     _used(model, tmp_path, clock, ttl_d=2.0)
@@ -215,6 +238,7 @@ def test_a_full_folder_loses_the_ends_of_chains_first(tmp_path: Path, tmp_path_f
     write_tiny("llama", model)
     _used(model, tmp_path)
     size = max(file.stat().st_size for file in files_in(tmp_path / "disk"))
+    assert source_of(engine_of(model, tmp_path, disk=DISK), PROMPT + NEXT) == ("disk", 128)
     room = DiskSettings(max_gb=2.5 * size / 1e9)
     again = engine_of(model, tmp_path, disk=room)
     assert source_of(again, PROMPT + NEXT) == ("disk", 64)
