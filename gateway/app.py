@@ -54,6 +54,12 @@ LAST_COUNTS_S = 2.0  # for tokenizers to answer what they were asked
 STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
 
 
+def worker_end_s(settings: Settings) -> float:
+    """Seconds that a worker may take to end: what was cut off is told, conversations written."""
+    spill = settings.engine.cache.spill
+    return STOP_CUT_S + (spill.time_s if spill.enabled else 0.0)
+
+
 class Gateway:
     """Every service of one gateway process. `open` it on a socket, `drain` and `close` it."""
 
@@ -140,7 +146,7 @@ class Gateway:
         """Stops everything; rows that wait are written."""
         await self.door.close(LAST_ANSWERS_S)
         if self.supervisor is not None:
-            await self.supervisor.stop(STOP_CUT_S)
+            await self.supervisor.stop(worker_end_s(self.settings))
         self.closing.settle_all()
         await self.counting.finish(LAST_COUNTS_S)
         for task in self._services:

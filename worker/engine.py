@@ -38,6 +38,7 @@ from worker.state.ask import Ask
 from worker.state.facts import CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
+from worker.state.kept_files import KeptFiles
 from worker.state.lineage import Lineage
 from worker.state.room import Sizes
 from worker.state.slot import FrozenSlot, Slot
@@ -52,6 +53,7 @@ class EngineFacts:
 
     family: str
     layout: str
+    kv_dtype: str
     device: str
     attention: str
     max_len: int
@@ -88,6 +90,7 @@ class Engine:
         speculation: Speculation,
         keeping: Keeping,
         clock: Callable[[], float],
+        files: KeptFiles | None = None,
     ) -> None:
         self.facts = facts
         self._model = model
@@ -113,6 +116,7 @@ class Engine:
                 rows=speculation.bounds.most_rows,
                 chunk=self._chunk,
             ),
+            files=files,
         )
 
     @property
@@ -236,6 +240,10 @@ class Engine:
         is nothing to do."""
         return self.kept.open_ahead(prompt, self._plan(prompt, cuts), salt)
 
+    def file_away(self) -> bool:
+        """Writes a little of what is kept to disk, where that is wanted; whether there was any."""
+        return self.kept.file_away()
+
     def cache_facts(self) -> CacheFacts:
         """What is kept of earlier sequences, in numbers."""
         return self.kept.facts()
@@ -246,6 +254,7 @@ class Engine:
 
     def stop(self) -> None:
         """Writes what is kept on disk and is not there yet."""
+        self.kept.stop()
         if self._speculation.stores is not None:
             self._speculation.stores.close()
 
@@ -385,13 +394,6 @@ class Engine:
         anchor_bytes = 1 if cache.delta is None else cache.delta.size_bytes
         return Slot(cache, drafting, Anchors(most=share_bytes // anchor_bytes, tail=tail))
 
-    @torch.inference_mode()
     def is_row_invariant(self) -> bool:
         """Whether a row's result is bit-equal whatever rows stand beside it (linears only)."""
-        width = self._model.config.hidden_size
-        rows = torch.randn(16, width, generator=torch.Generator().manual_seed(0))
-        rows = rows.to(self._model.device)
-        alone = torch.cat([self._model.logits(rows[i : i + 1]) for i in range(16)])
-        return self._model.layout.is_row_invariant() and all(
-            torch.equal(self._model.logits(rows[:count]), alone[:count]) for count in (2, 3, 8, 16)
-        )
+        return self._model.is_row_invariant()

@@ -137,9 +137,9 @@ class Worker:
             stores=_stores(launch, tokenizer),
             tokenizer_hash=tokenizer.hash,
             fits_chunk=True,
+            keeps_files=True,
         )
-        engine.check()
-        _use_gate(engine, launch, machine)
+        _check(engine, launch, machine)
         pricing = _pricing(launch, machine, engine, checkpoint)
         if engine.is_drafting:
             pricing.start()
@@ -260,8 +260,7 @@ def calibrate(launch: Launch) -> int:
     engine = build_engine(launch, machine, checkpoint, masked_ids=(), end_ids=checkpoint.end_ids)
     if not engine.is_drafting:
         raise StartFault("Nothing guesses tokens with these settings, so there are no prices.")
-    engine.check()
-    _use_gate(engine, launch, machine)
+    _check(engine, launch, machine)
     pricing = _pricing(launch, machine, engine, checkpoint)
     prices = pricing.measure()
     endpoint.release()
@@ -300,8 +299,9 @@ def _pricing(launch: Launch, machine: Machine, engine: Engine, checkpoint: Check
     )
 
 
-def _use_gate(engine: Engine, launch: Launch, machine: Machine) -> None:
-    """Raises: StartFault, when the model leaves no memory to serve with."""
+def _check(engine: Engine, launch: Launch, machine: Machine) -> None:
+    """Raises: StartFault, when the model cannot write or leaves no memory to serve with."""
+    engine.check()
     settings = launch.settings.memory
     host = gate_of("cpu", MemorySettings(), ()).has_room if machine.device == "cuda" else None
     engine.use_gate(partial(gate_of, machine.device, settings), host)

@@ -130,6 +130,7 @@ class ScriptedEngine:
         self.side = _slot(clock)
         self._free = [_slot(clock) for _ in range(slots)]
         self.kv_bytes_free = 7
+        self.to_file = 0  # pieces of kept states that are worth a file
         self.has_room_aside = True
         self.verdict = "fits"  # on the memory of each prompt, but of those in `verdicts`
         self.verdicts: dict[tuple[int, ...], str] = {}
@@ -242,6 +243,10 @@ class ScriptedEngine:
         slot.ctx += ids
         slot.chooser.skip(len(ids))
         slot.commit_forward(len(ids))
+
+    def file_away(self) -> bool:
+        self.to_file -= self.to_file > 0
+        return self.to_file > 0
 
     def _write(self, slot: Slot) -> Chosen:
         token = self.script(tuple(slot.ctx), slot.chooser.number)

@@ -14,6 +14,7 @@ from worker.sampling.chooser import Chooser
 from worker.state.ask import Ask
 from worker.state.facts import KIND_OF, CacheFacts
 from worker.state.keeping import Keeping
+from worker.state.kept_files import KeptFiles
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
 from worker.state.room import Gate, OpenGate, Shelf, Sizes
 from worker.state.slot import FrozenSlot, Slot
@@ -38,6 +39,7 @@ class Kept:
         slots: int,
         keeping: Keeping,
         sizes: Sizes,
+        files: KeptFiles | None = None,
     ) -> None:
         self._new_slot = new_slot
         self._side = new_slot(False)
@@ -49,6 +51,7 @@ class Kept:
         self._gate: Gate = OpenGate()
         self._has_host_room: Callable[[int], bool] = lambda size_bytes: True
         self._wanted: set[Slot] = set()  # by the prompt that room is made for
+        self.files = files or KeptFiles()
         self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
         self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
         self._is_side_running = False
@@ -72,6 +75,7 @@ class Kept:
             slot, start = self._blank(), NOTHING
         else:
             slot, start = self._take(ask, wanted, ask.salt)
+            self.files.saw_resume(ask.salt, wanted, start)
         if start.position == 0 and slot.cache.kv.capacity < self._length_of(ask):
             slot.cache.kv.release()  # so that it never holds both
         slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
@@ -108,6 +112,8 @@ class Kept:
                 self._rest(place.slot)
                 stored = self._find_beyond(place.start, salt, wanted)
             self._run(place.slot)
+        known = max(place.start.position, stored[1].position if stored else 0)
+        stored = self.files.find(salt, wanted, known) or stored
         slot, start = place.slot or self._new_guest(size_bytes), place.start
         if stored is not None:
             slot.adopt(stored[0], stored[1].position, salt)
@@ -215,6 +221,17 @@ class Kept:
         owner = None if self._keeping.has_shared_prefixes else salt
         if first != conversation and not self._store.holds(owner, ids):
             self._add("prefix", slot, owner)
+
+    # Files, while nobody waits and at the end.
+
+    def file_away(self) -> bool:
+        """Has a piece of what is worth it written to disk; whether there was any."""
+        return self.files.step(self._idle, self._store)
+
+    def stop(self) -> None:
+        """Writes conversations to disk, where that is wanted. Nothing runs any more."""
+        sessions = (entry for entry in self._store if entry.kind == "session")
+        self.files.stop(reversed(self._idle), sessions, self._sizes.sequence)
 
     # Reading ahead, while nobody waits.
 
@@ -325,20 +342,26 @@ class Kept:
         """The numbers of now."""
         slots = [slot for slot in (*self._idle, *self._running, self._side) if slot.kv_len]
         kinds: tuple[Kind, ...] = ("prefix", "session")
+        folders = self.files.folders
         return CacheFacts(
             entries={
                 "slot": len(slots),
                 "anchor": sum(len(slot.anchors) for slot in slots),
                 **{kind: self._store.count_of(kind) for kind in kinds},
+                **{tier: len(folder) for tier, folder in folders.items()},
             },
             size_bytes={
                 "slot": sum(slot.cache.size_bytes for slot in slots),
                 "anchor": sum(slot.anchors.size_bytes for slot in slots),
                 **{kind: self._store.bytes_of(kind) for kind in kinds},
+                **{tier: folder.size_bytes for tier, folder in folders.items()},
             },
             hits=dict(self._hits),
-            evictions=dict(self._store.evictions),
-            skipped=dict(self._store.skipped),
+            evictions={
+                **self._store.evictions,
+                **{tier: folder.evicted for tier, folder in folders.items()},
+            },
+            skipped={**self._store.skipped, **self.files.skipped()},
             misses=self._misses,
             collisions=self._store.collisions,
         )
@@ -355,4 +378,5 @@ class Kept:
                 slot.anchors.clear()
                 freed += before
         store_kinds: tuple[Kind, ...] = ("prefix", "session")
+        freed += self.files.clear(kinds)
         return freed + sum(self._store.clear(kind) for kind in store_kinds if kind in kinds)

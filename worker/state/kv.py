@@ -76,9 +76,10 @@ class KvCache:
         """Views of the first `length` rows: (kv_heads, length, head_dim) each."""
         return self._keys[layer, :, :length], self._values[layer, :, :length]
 
-    def freeze(self, length: int) -> tuple[Tensor, Tensor]:
-        """Copies of the first `length` rows of all layers."""
-        return self._keys[:, :, :length].clone(), self._values[:, :, :length].clone()
+    def freeze(self, length: int, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Copies of the first `length` rows of all layers, or of those from `start` on."""
+        rows = slice(start, length)
+        return self._keys[:, :, rows].clone(), self._values[:, :, rows].clone()
 
     def thaw(self, keys: Tensor, values: Tensor, length: int | None = None) -> None:
         """Takes back what `freeze` gave, or its first `length` rows."""
