@@ -86,8 +86,7 @@ def build_engine(
         defaults=NAMED_DEFAULTS.get(settings.model, checkpoint.sampling),
     )
     bounds = bounds_of(settings.speculation, machine.device)
-    origin = Origin(checkpoint.weights_hash, tokenizer_hash)
-    block = _block_model(settings, model, origin, max_len)
+    block = _block_model(settings, model, Origin(checkpoint.weights_hash, tokenizer_hash), max_len)
     limits = {"max_len": max_len, "max_rows": bounds.most_rows, "step": machine.chunk}
     new_block = None if block is None else partial(BlockDrafter, block, **limits)
     speculation = Speculation(
