@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from proto.worker_settings import Launch, WorkerSettings
-from worker.build_files import fingerprint_of, kept_files_of
 from worker.chunk_size import ChunkFingerprint, ChunkSize
 from worker.draft.block import BlockDrafter
 from worker.draft.block_config import Origin
@@ -45,16 +44,13 @@ def build_engine(
     stores: SuffixStores | None = None,
     tokenizer_hash: str | None = None,
     fits_chunk: bool = False,
-    keeps_files: bool = False,
     clock: Callable[[], float] = time.perf_counter,
-    wall_clock: Callable[[], float] = time.time,
 ) -> Engine:
     """Loads the weights and puts the engine together. Without prices all its rounds are plain.
 
     `masked_ids`: ids of a row of logits that have no token. `tokenizer_hash`: of the model's; a
     drafter that says which one it was made for is held to it. `fits_chunk`: a chunk that was not
-    set is made smaller where it takes too long. `keeps_files`: whether kept states may lie in the
-    folders that the settings name.
+    set is made smaller where it takes too long.
 
     Raises: LoadFault for tensors that are missing or of another shape, and for a drafter of another
         model; StartFault for settings the model cannot meet.
@@ -75,7 +71,6 @@ def build_engine(
     facts = EngineFacts(
         family=config.family.name,
         layout=layout.name,
-        kv_dtype=str(layout.dtype),
         device=machine.device,
         attention=attention.name,
         max_len=max_len,
@@ -86,24 +81,24 @@ def build_engine(
         defaults=NAMED_DEFAULTS.get(settings.model, checkpoint.sampling),
     )
     bounds = bounds_of(settings.speculation, machine.device)
-    block = _block_model(settings, model, Origin(checkpoint.weights_hash, tokenizer_hash), max_len)
+    origin = Origin(checkpoint.weights_hash, tokenizer_hash)
+    block = _block_model(settings, model, origin, max_len)
     limits = {"max_len": max_len, "max_rows": bounds.most_rows, "step": machine.chunk}
-    new_block = None if block is None else partial(BlockDrafter, block, **limits)
     speculation = Speculation(
         prices,
         bounds,
-        drafters_of(settings, most_rows=bounds.most_rows, stores=stores, new_block=new_block),
+        drafters_of(
+            settings,
+            most_rows=bounds.most_rows,
+            stores=stores,
+            new_block=None if block is None else partial(BlockDrafter, block, **limits),
+        ),
         drafter_bytes=(lambda length: 0) if block is None else block.cache_bytes,
         stores=stores,
         are_prompts_kept=settings.draft.lookup.store == "all",
     )
     keeping = keeping_of(settings.cache, is_cuda=machine.device == "cuda")
-    files = None
-    if keeps_files:
-        fingerprint = fingerprint_of(checkpoint, machine, facts, tokenizer_hash)
-        has_states = config.delta is not None
-        files = kept_files_of(launch, fingerprint, has_states=has_states, clock=wall_clock)
-    return Engine(model, masked_ids, machine, facts, speculation, keeping, read_clock, files)
+    return Engine(model, masked_ids, machine, facts, speculation, keeping, read_clock)
 
 
 def _chunk_size(

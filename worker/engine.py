@@ -38,7 +38,6 @@ from worker.state.ask import Ask
 from worker.state.facts import CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
-from worker.state.kept_files import KeptFiles
 from worker.state.lineage import Lineage
 from worker.state.room import Sizes
 from worker.state.slot import FrozenSlot, Slot
@@ -53,7 +52,6 @@ class EngineFacts:
 
     family: str
     layout: str
-    kv_dtype: str
     device: str
     attention: str
     max_len: int
@@ -90,7 +88,6 @@ class Engine:
         speculation: Speculation,
         keeping: Keeping,
         clock: Callable[[], float],
-        files: KeptFiles | None = None,
     ) -> None:
         self.facts = facts
         self._model = model
@@ -116,7 +113,6 @@ class Engine:
                 rows=speculation.bounds.most_rows,
                 chunk=self._chunk,
             ),
-            files=files,
         )
 
     @property

@@ -140,7 +140,8 @@ class Loop:
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
         has_moved |= self._warm.step(is_idle=not has_moved and self._is_idle)
         has_moved |= self._pricing.step(is_idle=not has_moved and self._is_idle)
-        has_moved |= not has_moved and self._is_idle and self._engine.file_away()
+        if not has_moved and self._is_idle:
+            has_moved = self._engine.file_away()
         if moving:
             self._rates.saw_turn(stepped_s, self._clock() - began_s)
         self._show()  # (5)

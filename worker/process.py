@@ -48,6 +48,7 @@ from worker.settings import Machine, bounds_of, check_warm, machine_of
 from worker.side import SideLane
 from worker.speculation.calibration import scope_of
 from worker.speculation.table import table_lines
+from worker.state_folders import kept_files_of
 from worker.text.prompt import PromptWriter
 from worker.text.sent_back import SentBack
 from worker.text.sources import masked_ids, template_of, tokenizer_of
@@ -125,9 +126,7 @@ class Worker:
         checkpoint = open_checkpoint(Path(launch.model_path))
         tokenizer = tokenizer_of(checkpoint.text)
         template = template_of(checkpoint.text, launch.settings.model)
-        end_ids = checkpoint.end_ids or tokenizer.ids_of(checkpoint.config.family.end_tokens)
-        if not end_ids:
-            raise StartFault("The model's files do not say which token ends an answer.")
+        end_ids = _end_ids(checkpoint, tokenizer)
         self._engine = engine = build_engine(
             launch,
             machine,
@@ -137,9 +136,11 @@ class Worker:
             stores=_stores(launch, tokenizer),
             tokenizer_hash=tokenizer.hash,
             fits_chunk=True,
-            keeps_files=True,
         )
-        _check(engine, launch, machine)
+        engine.check()
+        facts = engine.facts
+        engine.kept.files = kept_files_of(launch, machine, checkpoint, facts, tokenizer.hash)
+        _use_gate(engine, launch, machine)
         pricing = _pricing(launch, machine, engine, checkpoint)
         if engine.is_drafting:
             pricing.start()
@@ -151,12 +152,12 @@ class Worker:
         self._loop = self._build_loop(launch, machine, engine, pricing, checkpoint, tokenizer)
         self._preparer = Preparer(
             PromptWriter(tokenizer, template),
-            engine.facts.defaults,
+            facts.defaults,
             GrammarCompiler(
                 tokenizer.serialized, width=checkpoint.config.vocab_size, end_ids=end_ids
             ),
             SentBack(launch.settings.warm.first_turn_reasoning),
-            max_len=engine.facts.max_len,
+            max_len=facts.max_len,
             vocab_size=checkpoint.config.vocab_size,
             inbox=self._to_preparer,
             loop=self._to_loop,
@@ -260,7 +261,8 @@ def calibrate(launch: Launch) -> int:
     engine = build_engine(launch, machine, checkpoint, masked_ids=(), end_ids=checkpoint.end_ids)
     if not engine.is_drafting:
         raise StartFault("Nothing guesses tokens with these settings, so there are no prices.")
-    _check(engine, launch, machine)
+    engine.check()
+    _use_gate(engine, launch, machine)
     pricing = _pricing(launch, machine, engine, checkpoint)
     prices = pricing.measure()
     endpoint.release()
@@ -299,9 +301,15 @@ def _pricing(launch: Launch, machine: Machine, engine: Engine, checkpoint: Check
     )
 
 
-def _check(engine: Engine, launch: Launch, machine: Machine) -> None:
-    """Raises: StartFault, when the model cannot write or leaves no memory to serve with."""
-    engine.check()
+def _end_ids(checkpoint: Checkpoint, tokenizer: TextTokenizer) -> tuple[int, ...]:
+    found = checkpoint.end_ids or tokenizer.ids_of(checkpoint.config.family.end_tokens)
+    if not found:
+        raise StartFault("The model's files do not say which token ends an answer.")
+    return found
+
+
+def _use_gate(engine: Engine, launch: Launch, machine: Machine) -> None:
+    """Raises: StartFault, when the model leaves no memory to serve with."""
     settings = launch.settings.memory
     host = gate_of("cpu", MemorySettings(), ()).has_room if machine.device == "cuda" else None
     engine.use_gate(partial(gate_of, machine.device, settings), host)

@@ -43,7 +43,6 @@ def engine_of(model: Decoder, drafters: Sequence[Drafter], stage: Stage, *, chun
     facts = EngineFacts(
         family=config.family.name,
         layout=model.layout.name,
-        kv_dtype=str(model.layout.dtype),
         device=device,
         attention="",
         max_len=config.max_len,

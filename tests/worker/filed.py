@@ -17,6 +17,7 @@ from worker.settings import Machine
 from worker.state.disk import DiskTier
 from worker.state.slot import Slot
 from worker.state.spill import Spill
+from worker.state_folders import kept_files_of
 
 SEEDED = Sampling(temperature=1.0, top_p=0.95, top_k=50, min_p=0.0, seed=11)
 CHUNK = 32
@@ -44,15 +45,14 @@ def engine_of(
         spill=spill or SpillSettings(enabled=False),
     )
     settings = WorkerSettings(model=str(model), weights="fp32", threads=1, cache=cache)
-    return build_engine(
-        Launch(replace(settings, **changes), "tiny", str(model), "ipc:///x", str(folder)),
-        Machine("cpu", threads=1, chunk=CHUNK, lanes=1, slots=2),
-        open_checkpoint(model),
-        masked_ids=(511,),
-        end_ids=(2,),
-        keeps_files=True,
-        wall_clock=clock or Clock(),
+    launch = Launch(replace(settings, **changes), "tiny", str(model), "ipc:///x", str(folder))
+    machine = Machine("cpu", threads=1, chunk=CHUNK, lanes=1, slots=2)
+    checkpoint = open_checkpoint(model)
+    engine = build_engine(launch, machine, checkpoint, masked_ids=(511,), end_ids=(2,))
+    engine.kept.files = kept_files_of(
+        launch, machine, checkpoint, engine.facts, "a tokenizer", clock or Clock()
     )
+    return engine
 
 
 def disk_of(engine: Engine) -> DiskTier:

@@ -128,12 +128,42 @@ def test_a_step_copies_one_chunk_and_few_wait_to_be_written(model: Path, tmp_pat
     monkeypatch.setattr(disk.folder, "write", slow)
     steps = [engine.file_away() for _ in range(DISK_WRITES + 2)]
     assert steps == [True] * DISK_WRITES + [False] * 2
-    write(engine, tuple(range(5, 300)))  # wanted again before it is there
-    assert engine.file_away() is False
     gate.set()
     file_all(engine)
     assert len(writes) == len(set(writes)) == 9 + _is_hybrid(engine)
     assert len(disk.folder) == 9 + _is_hybrid(engine)
+
+
+def test_what_is_being_written_is_not_copied_again(model: Path, tmp_path: Path, monkeypatch):
+    engine, prompt = engine_of(model, tmp_path, disk=DISK), tuple(range(5, 75))
+    for _ in range(3):
+        write(engine, prompt)
+    gate, real = threading.Event(), disk_of(engine).folder.write
+    monkeypatch.setattr(disk_of(engine).folder, "write", lambda *a: (gate.wait(10), real(*a))[1])
+    steps = [engine.file_away() for _ in range(4)]
+    assert steps.count(True) == 2 + _is_hybrid(engine) < DISK_WRITES
+    write(engine, prompt)
+    assert engine.file_away() is False
+    gate.set()
+
+
+def test_what_is_written_is_what_was_copied(model: Path, tmp_path: Path, monkeypatch):
+    engine = engine_of(model, tmp_path, disk=DISK)
+    for _ in range(3):
+        write(engine, PROMPT)
+    gate, real = threading.Event(), disk_of(engine).folder.write
+    monkeypatch.setattr(disk_of(engine).folder, "write", lambda *a: (gate.wait(10), real(*a))[1])
+    while engine.file_away():
+        continue
+    for first in (200, 250, 300, 350):  # in the same slots, over the same memory
+        write(engine, tuple(range(first, first + 100)), f"{first}")
+    gate.set()
+    disk_of(engine).wait(10.0)
+    one, cold = engine_of(model, tmp_path, disk=DISK), engine_of(model, tmp_path / "none")
+    slot, two = begin(one, PROMPT), begin(cold, PROMPT)
+    while two.kv_len < 96:
+        cold.read_chunk(two, two.kv_len + CHUNK)
+    assert str(slot.start.source) == "disk" and states_equal(slot, two, 96)
 
 
 def test_rows_that_a_decode_wrote_are_not_written(model: Path, tmp_path: Path):
@@ -205,6 +235,8 @@ def test_one_salt_never_starts_from_what_another_left(model: Path, tmp_path: Pat
     _used(model, tmp_path)
     again = engine_of(model, tmp_path, disk=DISK)
     assert source_of(again, PROMPT + NEXT, "b") == ("none", 0)
+    few = PROMPT[:40] + tuple(range(400, 480))
+    assert source_of(again, few, "a") == ("none", 0)  # 32 tokens are not worth reading a file
     assert source_of(again, PROMPT + NEXT, "a") == ("disk", 128)
 
 
@@ -216,7 +248,6 @@ def test_what_one_salt_resumes_from_is_not_copied_from_another(model: Path, tmp_
     write(engine, tuple(range(200, 300)), "c")  # in the slot that was that of a
     engine.clear_kept(frozenset(("session",)))
     assert file_all(engine) == 0 and files_in(tmp_path) == []
-    write(engine, PROMPT, "a")
 
 
 def test_files_go_when_they_are_old_unless_they_are_used(model: Path, tmp_path: Path):
@@ -247,6 +278,7 @@ def test_a_full_folder_loses_the_ends_of_chains_first(tmp_path: Path, tmp_path_f
     for _ in range(3):
         write(again, other)
     file_all(again)
+    assert disk_of(again).skipped == {"too_large": 1}  # the third chunk, told from its copy
     assert sum(file.stat().st_size for file in files_in(tmp_path / "disk")) <= 2.5 * size
 
 
@@ -286,3 +318,17 @@ def test_operators_see_the_files_and_can_drop_them(model: Path, tmp_path: Path):
     size_bytes = sum(file.stat().st_size for file in left)
     assert again.clear_kept(frozenset(("disk",))) == size_bytes
     assert files_in(tmp_path) == [] and source_of(again, PROMPT + NEXT) == ("none", 0)
+
+
+def test_without_memory_for_a_copy_nothing_is_written_or_read(model: Path, tmp_path: Path):
+    engine = engine_of(model, tmp_path, disk=DISK)
+    for _ in range(3):
+        write(engine, PROMPT)
+    engine.kept._has_host_room = lambda size_bytes: False
+    assert file_all(engine) == 0 and files_in(tmp_path) == []
+    engine.kept._has_host_room = lambda size_bytes: True
+    assert file_all(engine) == 3 + _is_hybrid(engine)
+    again = engine_of(model, tmp_path, disk=DISK)
+    again.kept._has_host_room = lambda size_bytes: size_bytes < again.cache_bytes(96)
+    assert source_of(again, PROMPT) == ("none", 0)
+    assert disk_of(again).skipped == {"memory": 1}

@@ -14,6 +14,7 @@ from filed import (
     Clock,
     begin,
     engine_of,
+    file_all,
     files_in,
     put,
     source_of,
@@ -107,11 +108,11 @@ def test_slots_and_stored_conversations_are_written_by_latest_use(model: Path, t
     engine.stop()
     sizes = [file.stat().st_size for file in files_in(tmp_path / "spill")]
     assert len(sizes) == 4
+    narrow = replace(SPILL, max_gb=2.2 * max(sizes) / 1e9)
     again = engine_of(model, tmp_path, spill=SPILL)
     for prompt, salt in zip(prompts, "abcd", strict=True):
         assert source_of(again, prompt, salt)[0] == "spill"
     # With room for two, the two that were used last are there.
-    narrow = replace(SPILL, max_gb=2.2 * max(sizes) / 1e9)
     engine = engine_of(model, tmp_path / "narrow", spill=narrow)
     for first, salt in zip((10, 110, 210, 310), "abcd", strict=True):
         _turn(engine, tuple(range(first, first + 90)), salt)
@@ -120,6 +121,33 @@ def test_slots_and_stored_conversations_are_written_by_latest_use(model: Path, t
     again = engine_of(model, tmp_path / "narrow", spill=narrow)
     sources = [source_of(again, p, s)[0] for p, s in zip(prompts, "abcd", strict=True)]
     assert sources == ["none", "none", "spill", "spill"]
+
+
+def test_the_next_start_keeps_those_used_last_too(model: Path, tmp_path: Path):
+    engine = engine_of(model, tmp_path, spill=SPILL)
+    prompts = [
+        _turn(engine, tuple(range(first, first + 90)), salt)
+        for first, salt in ((10, "a"), (110, "b"), (210, "c"), (310, "d"))
+    ]
+    engine.stop()
+    size_bytes = sum(file.stat().st_size for file in files_in(tmp_path))
+    narrow = replace(SPILL, max_gb=0.6 * size_bytes / 1e9)
+    again = engine_of(model, tmp_path, spill=narrow)
+    sources = [source_of(again, p, s)[0] for p, s in zip(prompts, "abcd", strict=True)]
+    assert sources == ["none", "none", "spill", "spill"]
+
+
+def test_what_went_on_in_a_slot_is_not_written_a_second_time(model: Path, tmp_path: Path):
+    engine = engine_of(model, tmp_path, spill=SPILL)
+    prompt = _turn(engine, PROMPT)
+    for first in (210, 310):  # its slot is taken, and it goes to the store
+        _turn(engine, tuple(range(first, first + 90)), f"{first}")
+    assert source_of(engine, prompt)[0] == "session"
+    _turn(engine, prompt)
+    engine.stop()
+    is_hybrid = engine.kept._side.cache.delta is not None
+    # Of delta layers the shorter one has a state that the longer one has not.
+    assert len(files_in(tmp_path)) == 3 + is_hybrid
 
 
 def test_writing_ends_with_its_time(model: Path, tmp_path: Path):
@@ -151,9 +179,11 @@ def test_a_write_that_would_not_end_in_time_is_not_begun(model: Path, tmp_path: 
 def test_a_prompt_that_only_begins_alike_leaves_the_conversation_where_it_is(
     model: Path, tmp_path: Path
 ):
-    prompt = _stopped(model, tmp_path)
+    engine, long = engine_of(model, tmp_path, spill=SPILL), tuple(range(5, 205))
+    prompt = _turn(engine, long)
+    engine.stop()
     again = engine_of(model, tmp_path, spill=SPILL)
-    assert source_of(again, PROMPT[:40] + tuple(range(400, 480))) == ("none", 0)
+    assert source_of(again, long[:90] + tuple(range(400, 480))) == ("none", 0)
     assert source_of(again, prompt, "b") == ("none", 0)  # nor does another tenant find it
     assert len(files_in(tmp_path)) == 1
     assert source_of(again, prompt)[0] == "spill"
@@ -196,6 +226,7 @@ def test_conversations_are_forgotten_after_a_day(model: Path, tmp_path: Path):
     again = engine_of(model, tmp_path, spill=SPILL, clock=clock)
     clock.now += 25 * HOUR_S  # while the worker runs
     assert source_of(again, prompt) == ("none", 0) and files_in(tmp_path) == []
+    assert spill_of(again).folder.removed == {"old": 1}
 
 
 def test_the_longest_of_disk_and_spill_is_taken_and_the_disk_when_both_are_as_long(
@@ -211,6 +242,35 @@ def test_the_longest_of_disk_and_spill_is_taken_and_the_disk_when_both_are_as_lo
     assert source_of(again, prompt) == ("spill", len(prompt) - len(NEXT) - 1)
     again = engine_of(model, tmp_path, disk=DiskSettings(), spill=SPILL)
     assert source_of(again, prompt) == ("disk", 96)  # the other is gone
+
+
+def test_without_memory_for_a_copy_nothing_is_written_or_read(model: Path, tmp_path: Path):
+    prompt = _stopped(model, tmp_path)
+    again = engine_of(model, tmp_path, spill=SPILL)
+    asked: list[int] = []
+    again.kept._has_host_room = lambda size_bytes: asked.append(size_bytes)
+    assert source_of(again, prompt) == ("none", 0)
+    assert asked[0] == again.cache_bytes(len(PROMPT) + TAIL - 1)
+    assert spill_of(again).skipped == {"memory": 1} and len(files_in(tmp_path)) == 1
+    write(again, prompt)
+    again.stop()
+    assert spill_of(again).skipped == {"memory": 3} and len(files_in(tmp_path)) == 1
+
+
+def test_of_two_that_spare_as_much_the_one_on_disk_is_read(model: Path, tmp_path: Path):
+    prompt = tuple(range(5, 101))  # three whole chunks
+    engine = engine_of(model, tmp_path, disk=DiskSettings(min_hits=1))
+    for _ in range(2):
+        write(engine, prompt + NEXT)
+    file_all(engine)
+    engine = engine_of(model, tmp_path, spill=SPILL)
+    write(engine, prompt, count=1)
+    engine.stop()
+    again = engine_of(model, tmp_path, disk=DiskSettings(), spill=SPILL)
+    assert source_of(again, prompt + NEXT) == ("disk", 96)
+    assert len(files_in(tmp_path / "spill")) == 1
+    alone = engine_of(model, tmp_path, spill=SPILL)
+    assert source_of(alone, prompt + NEXT) == ("spill", 96)
 
 
 # Drafters.
@@ -283,6 +343,7 @@ def test_a_drafter_without_its_rows_guesses_nothing_until_a_prompt_is_read_whole
     assert block.freeze() == () and block._length == 0
     frozen = slot.freeze()
     slot.thaw(frozen)
+    assert block.freeze() == ()
     write_on(again, slot, 3)
     assert block.propose(slot.ctx, 4, slot.chooser) is None
     again.close(slot)

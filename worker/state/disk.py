@@ -231,7 +231,7 @@ class DiskTier:
             is_rows = kind == "rows"
             copies = holder.rows(link.start, link.end) if is_rows else holder.state_at(link.end)
             due.tried.add(name)
-            if (depth + 1) * copies[0].nbytes > self.folder.max_bytes:
+            if (depth + 1) * sum(part.nbytes for part in copies) > self.folder.max_bytes:
                 self.skipped["too_large"] += 1
                 return False
             head = _head(owner, due.plan, due.ids, link, kind)

@@ -39,7 +39,6 @@ class Kept:
         slots: int,
         keeping: Keeping,
         sizes: Sizes,
-        files: KeptFiles | None = None,
     ) -> None:
         self._new_slot = new_slot
         self._side = new_slot(False)
@@ -47,11 +46,11 @@ class Kept:
         self._running: list[Slot] = []
         self._guests: dict[Slot, int] = {}  # and the bytes that each may take
         self._keeping = keeping
+        self.files = KeptFiles()  # none, until folders are given
         self._sizes = sizes
         self._gate: Gate = OpenGate()
         self._has_host_room: Callable[[int], bool] = lambda size_bytes: True
         self._wanted: set[Slot] = set()  # by the prompt that room is made for
-        self.files = files or KeptFiles()
         self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
         self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
         self._is_side_running = False
@@ -112,8 +111,15 @@ class Kept:
                 self._rest(place.slot)
                 stored = self._find_beyond(place.start, salt, wanted)
             self._run(place.slot)
-        known = max(place.start.position, stored[1].position if stored else 0)
-        stored = self.files.find(salt, wanted, known) or stored
+        known = place.start if stored is None else stored[1]
+        filed = self.files.find(
+            salt, wanted, known.position,
+            has_room=lambda length: self._has_host_room(self._sizes.sequence(length)),
+        )  # fmt: skip
+        if filed is not None:
+            if place.slot is not None and stored is None:
+                self._rest(place.slot)
+            stored = filed
         slot, start = place.slot or self._new_guest(size_bytes), place.start
         if stored is not None:
             slot.adopt(stored[0], stored[1].position, salt)
@@ -226,12 +232,18 @@ class Kept:
 
     def file_away(self) -> bool:
         """Has a piece of what is worth it written to disk; whether there was any."""
-        return self.files.step(self._idle, self._store)
+        chunk_bytes = self._sizes.sequence(self._sizes.chunk)
+        return (
+            self.files.disk is not None
+            and self._has_host_room(chunk_bytes)
+            and self.files.disk.step((*self._idle, *self._store))
+        )
 
     def stop(self) -> None:
         """Writes conversations to disk, where that is wanted. Nothing runs any more."""
         sessions = (entry for entry in self._store if entry.kind == "session")
-        self.files.stop(reversed(self._idle), sessions, self._sizes.sequence)
+        size_of, has_room = self._sizes.sequence, self._has_host_room
+        self.files.stop(reversed(self._idle), sessions, size_of, has_room)
 
     # Reading ahead, while nobody waits.
 

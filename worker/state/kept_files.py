@@ -3,7 +3,7 @@
 Knows no slot that runs; without settings for files it holds nothing.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from worker.state.disk import DiskTier
@@ -14,6 +14,7 @@ from worker.state.spill import Held, Spill
 from worker.state.start import NOTHING, Start, Wanted
 from worker.state.state_folder import StateFolder
 
+TRIES = 4  # files that turn out to be damaged cost a prompt time
 CLOSE_S = 5.0  # for the chunks that are being written when the worker stops
 
 
@@ -46,13 +47,16 @@ class KeptFiles:
         tiers = {"disk": self.disk, "spill": self.spill}
         return {kind: tier for kind, tier in tiers.items() if tier is not None}
 
-    def find(self, salt: str, wanted: Wanted, known: int) -> tuple[Snapshot, Start] | None:
-        """What spares more than the `known` tokens, read from its files.
+    def find(
+        self, salt: str, wanted: Wanted, known: int, has_room: Callable[[int], bool]
+    ) -> tuple[Snapshot, Start] | None:
+        """What spares more than the `known` tokens, read from its files. `has_room`: for a copy of
+        so many tokens.
 
-        Where these turn out to be damaged, the next best; each that was is gone, so this ends.
+        Where these turn out to be damaged, the next best; after a few of them, nothing.
         """
         least = max(known + 1, LEAST_SAVED)
-        while True:
+        for _ in range(TRIES):
             chain = None if self.disk is None else self.disk.find(salt, wanted)
             on_disk = NOTHING if chain is None else chain.start
             name, spilled = ("", NOTHING) if self.spill is None else self.spill.find(salt, wanted)
@@ -61,36 +65,49 @@ class KeptFiles:
             snapshot, start = None, on_disk
             if on_disk.position >= spilled.position:
                 assert self.disk is not None and chain is not None
+                if not has_room(on_disk.position):
+                    self.disk.skipped["memory"] += 1
+                    return None
                 snapshot = self.disk.load(chain)
             else:
                 assert self.spill is not None
+                if not has_room(self.spill.length_of(name)):
+                    self.spill.skipped["memory"] += 1
+                    return None
                 snapshot, start = self.spill.load(name), spilled
             if snapshot is not None:
                 return snapshot, start
+        return None
 
     def saw_resume(self, salt: str, wanted: Wanted, start: Start) -> None:
         """A prompt was started somewhere: what it started from is worth more now."""
         if self.disk is not None and start.position:
             self.disk.saw_resume(salt, wanted.plan, wanted.prompt[: start.position])
 
-    def step(self, slots: Sequence[Slot], snapshots: Iterable[Snapshot]) -> bool:
-        """A bounded piece of what is to be written, while nothing else is to be done; whether there
-        was any. `slots`: those that no run holds."""
-        return self.disk is not None and self.disk.step((*slots, *snapshots))
-
     def stop(
-        self, slots: Iterable[Slot], sessions: Iterable[Snapshot], size_of: Callable[[int], int]
+        self,
+        slots: Iterable[Slot],
+        sessions: Iterable[Snapshot],
+        size_of: Callable[[int], int],
+        has_room: Callable[[int], bool],
     ) -> None:
-        """Writes the conversations that are held, each by latest use. Nothing runs any more."""
+        """Writes the conversations that are held, each by latest use. Nothing runs any more.
+
+        `size_of`: bytes of so many tokens. `has_room`: for a copy of so many bytes.
+        """
         if self.disk is not None:
             self.disk.close(CLOSE_S)
         if self.spill is None:
             return
-        held = [
-            Held(slot.salt, slot.held, size_of(slot.kv_len), partial(_copy_of, slot, slot.salt))
-            for slot in slots
-            if slot.salt is not None and slot.kv_len >= LEAST_SAVED
-        ]
+        held: list[Held] = []
+        for slot in slots:
+            if slot.salt is None or slot.kv_len < LEAST_SAVED:
+                continue
+            size_bytes, copy = size_of(slot.kv_len), partial(_copy_of, slot, slot.salt)
+            if has_room(size_bytes):
+                held.append(Held(slot.salt, slot.held, size_bytes, copy))
+            else:
+                self.spill.skipped["memory"] += 1
         held += [
             Held(one.salt, one.ids, one.size_bytes, partial(_itself, one))
             for one in sessions

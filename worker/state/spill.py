@@ -74,6 +74,10 @@ class Spill:
                 best, best_name = start, name
         return best_name, best
 
+    def length_of(self, name: str) -> int:
+        """Tokens of a conversation that `find` named."""
+        return len(self._heads[name].ids)
+
     def load(self, name: str) -> Snapshot | None:
         """A conversation; its file is gone then. None where it was no good."""
         head, found = self._heads.pop(name), self.folder.read(name)

@@ -1,15 +1,17 @@
-"""Opens the folders in which kept states lie, from settings. Knows no slot and no run."""
+"""The folders in which kept states outlive the process, by the settings. Knows no kept state."""
 
 import hashlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from proto.worker_settings import Launch, WorkerSettings
+from worker.build import device_name
 from worker.engine import EngineFacts
 from worker.loading.locate import Checkpoint
-from worker.settings import Machine, cpu_name
+from worker.settings import Machine
 from worker.state.disk import DiskTier
 from worker.state.fingerprint import Fingerprint
 from worker.state.kept_files import KeptFiles
@@ -22,11 +24,13 @@ HOUR_S, DAY_S = 3_600.0, 86_400.0
 
 
 def kept_files_of(
-    launch: Launch, fingerprint: Fingerprint, *, has_states: bool, clock: Callable[[], float]
-) -> KeptFiles:
-    """The tiers that the settings name. `has_states`: of delta layers."""
-    settings = launch.settings.cache
-    disk, spill = None, None
+    launch: Launch, machine: Machine, checkpoint: Checkpoint, facts: EngineFacts,
+    tokenizer_hash: str, clock: Callable[[], float] = time.time,
+) -> KeptFiles:  # fmt: skip
+    """The tiers that the settings ask for. `clock`: seconds since 1970."""
+    settings, disk, spill = launch.settings.cache, None, None
+    fingerprint = _fingerprint(machine, checkpoint, facts, tokenizer_hash)
+    has_states = checkpoint.config.delta is not None
     if settings.disk.dir:
         bounds = FolderBounds(int(settings.disk.max_gb * GB), settings.disk.ttl_d * DAY_S)
         path = Path(settings.disk.dir).expanduser()
@@ -45,20 +49,18 @@ def kept_files_of(
     return KeptFiles(disk, spill)
 
 
-def fingerprint_of(
-    checkpoint: Checkpoint, machine: Machine, facts: EngineFacts, tokenizer_hash: str | None
+def _fingerprint(
+    machine: Machine, checkpoint: Checkpoint, facts: EngineFacts, tokenizer_hash: str
 ) -> Fingerprint:
-    """What must be equal for a file to be used."""
-    is_cuda = machine.device == "cuda"
     return Fingerprint(
         weights_hash=checkpoint.weights_hash,
         layout=facts.layout,
-        kv_dtype=facts.kv_dtype,
-        tokenizer_hash=tokenizer_hash or "",
+        kv_dtype="float32" if facts.layout == "fp32" else "bfloat16",
+        tokenizer_hash=tokenizer_hash,
         model=repr(checkpoint.config),
         chunk=facts.chunk,
         attention=facts.attention,
-        device=torch.cuda.get_device_name() if is_cuda else cpu_name(),
+        device=device_name(machine),
         threads=machine.threads,
         torch=torch.__version__,
     )
