@@ -169,12 +169,17 @@ class Engine:
         """Takes a slot for a prompt; what of it is kept somewhere need not be forwarded."""
         return self.kept.open(ask, self._plan(ask.prompt, ask.cuts))
 
-    def use_gate(self, make: MakeGate, has_host_room: Callable[[int], bool] | None = None) -> None:
-        """From now on memory is asked for before it is taken.
+    def use_gate(
+        self, make: MakeGate, has_host_room: Callable[[int], bool] | None = None, *,
+        side_tokens: int = 0,
+    ) -> None:  # fmt: skip
+        """From now on memory is asked for before it is taken. `side_tokens`: for which the lane of
+        short requests has room for ever, since it asks nobody.
 
         `make`: a gate to which these can give back; made when all is held that is held for ever.
         `has_host_room`: for copies of states, where they are not in the device's memory.
         """
+        self.kept.reserve_side(min(side_tokens, self.facts.max_len))
         workspace = check(
             Workspace(
                 self._model.config,
@@ -192,7 +197,7 @@ class Engine:
         is_host = has_host_room is None
         self._gate = gate = make(self.kept.shelves(is_host=is_host))
         self._idle_work_bytes = work_bytes(self.facts.max_len)
-        self.kept.use_gate(gate, work_bytes, has_host_room or gate.has_room)
+        self.kept.room.use_gate(gate, work_bytes, has_host_room or gate.has_room)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether work that nobody waits for may take so much; nothing is given back for it."""
@@ -208,7 +213,7 @@ class Engine:
 
     def grow(self, slot: Slot) -> bool:
         """Makes sure that a round has room for its rows; false where memory is short."""
-        return self.kept.grow(slot, slot.kv_len + self._speculation.bounds.most_rows)
+        return self.kept.room.grow(slot, slot.kv_len + self._speculation.bounds.most_rows)
 
     def close(self, slot: Slot, *, is_sound: bool = True) -> None:
         """Gives the slot back; what was written may be used by later sequences of its salt.

@@ -105,7 +105,9 @@ class Loop:
         self._tell = Reporter(
             outbox, self._metrics, self._rates, tokenizer_hash=tokenizer_hash, clock=clock
         )
-        self._lanes = Lanes(engine, queue, self._shared, self._tell, lanes=lanes, clock=clock)
+        self._lanes = Lanes(
+            engine, queue, self._shared, self._tell, lanes=lanes, clock=clock, fail=self._fail
+        )
         self._steps = Steps(
             engine, self._shared, pricing, self._rates, self._metrics, self._tell, clock,
             self._lanes.may_starve,
@@ -295,11 +297,15 @@ class Loop:
             ending = self._steps.step(run)
         except AssertionError:
             raise
-        except Exception as fault:
-            log.exception(ROUND_FAILED, run_id=run.id)
-            ending = Ending("error", "internal", type(fault).__name__)
+        except Exception as fault:  # noqa: BLE001 - one request must not end the worker
+            self._fail(run, fault)
+            return
         if ending is not None:
-            self._end(run, ending, is_sound=ending.finish != "error")
+            self._end(run, ending)
+
+    def _fail(self, run: Run, fault: Exception) -> None:
+        log.error(ROUND_FAILED, run_id=run.id, exc_info=fault)
+        self._end(run, Ending("error", "internal", type(fault).__name__), is_sound=False)
 
     # The end of a run that holds a slot, in every way there is.
 

@@ -312,7 +312,10 @@ def _use_gate(engine: Engine, launch: Launch, machine: Machine) -> None:
     """Raises: StartFault, when the model leaves no memory to serve with."""
     settings = launch.settings.memory
     host = gate_of("cpu", MemorySettings(), ()).has_room if machine.device == "cuda" else None
-    engine.use_gate(partial(gate_of, machine.device, settings), host)
+    side = launch.settings.side
+    side_tokens = side.prompt + side.output if side.enabled else 0
+    make = partial(gate_of, machine.device, settings)
+    engine.use_gate(make, host, side_tokens=side_tokens)
 
 
 def _read_launch(text: str) -> Launch:

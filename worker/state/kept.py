@@ -5,7 +5,8 @@ Knows no model: it moves states, the engine makes them. A kept state changes spe
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+
+import structlog
 
 from worker.limits import CUTS_SEEN
 from worker.memory_gate import Verdict
@@ -16,13 +17,15 @@ from worker.state.facts import KIND_OF, CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept_files import KeptFiles
 from worker.state.residents import LEAST_SAVED, choose_place, is_next_turn, longest_start
-from worker.state.room import Gate, OpenGate, Shelf, Sizes
+from worker.state.room import Room, Shelf, Sizes
 from worker.state.slot import FrozenSlot, Slot
 from worker.state.snapshots import Kind, Snapshot, SnapshotStore
 from worker.state.start import NOTHING, Source, Start, Wanted
 
-ANSWER_AHEAD = 512  # tokens of an answer for which there is room from its start
-GROWTH = 8  # a sequence that grows gets an eighth more, so that a long one is copied rarely
+log = structlog.get_logger()
+
+STATE_LOST = "state.lost"
+
 TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
 
 
@@ -47,9 +50,7 @@ class Kept:
         self._guests: dict[Slot, int] = {}  # and the bytes that each may take
         self._keeping = keeping
         self.files = KeptFiles()  # none, until folders are given
-        self._sizes = sizes
-        self._gate: Gate = OpenGate()
-        self._has_host_room: Callable[[int], bool] = lambda size_bytes: True
+        self.room = Room(sizes)
         self._wanted: set[Slot] = set()  # by the prompt that room is made for
         self._store = SnapshotStore(keeping.store_bytes, keeping.entry_bytes)
         self._cuts: OrderedDict[tuple[str, int], int] = OrderedDict()  # seen once, and by whom
@@ -62,8 +63,27 @@ class Kept:
         """Slots that no run holds."""
         return len(self._idle)
 
+    def reserve_side(self, length: int) -> None:
+        """Makes room in the lane of short requests for sequences of so many tokens."""
+        self._side.cache.reserve(length + self.room.sizes.rows)
+
     def open(self, ask: Ask, plan: Plan) -> Slot:
-        """A slot that holds as much of the prompt as can be had, the rest to be read."""
+        """A slot that holds as much of the prompt as can be had, the rest to be read.
+
+        Where that fails, the slot is free again and holds nothing.
+        """
+        before = [*self._running, *self._guests]
+        try:
+            return self._open(ask, plan)
+        except Exception:
+            taken = [slot for slot in (*self._running, *self._guests) if slot not in before]
+            if ask.is_side and ask.salt is not None:
+                taken.append(self._side)
+            for slot in taken:
+                self.close(slot, is_sound=False)
+            raise
+
+    def _open(self, ask: Ask, plan: Plan) -> Slot:
         wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
         if ask.salt is None:  # in the side lane too, whose slot keeps what it holds
             slot, start = self._new_guest(self._bytes_of(ask), is_side=ask.is_side), NOTHING
@@ -75,10 +95,8 @@ class Kept:
         else:
             slot, start = self._take(ask, wanted, ask.salt)
             self.files.saw_resume(ask.salt, wanted, start)
-        if start.position == 0 and slot.cache.kv.capacity < self._length_of(ask):
-            slot.cache.kv.release()  # so that it never holds both
+        self.room.fit(slot, ask, start)
         slot.begin(ask.prompt, ask.chooser, plan, ask.salt, start)
-        slot.cache.reserve(self._length_of(ask))
         slot.parting = ask.cuts
         if ask.salt is not None and not ask.is_shared:
             self._count(start)
@@ -114,7 +132,7 @@ class Kept:
         known = place.start if stored is None else stored[1]
         filed = self.files.find(
             salt, wanted, known.position,
-            has_room=lambda length: self._has_host_room(self._sizes.sequence(length)),
+            has_room=lambda length: self.room.has_host_room(self.room.sizes.sequence(length)),
         )  # fmt: skip
         if filed is not None:
             if place.slot is not None and stored is None:
@@ -151,16 +169,16 @@ class Kept:
             self._store.add(slot.snapshot(kind, salt))
 
     def _has_room_aside(self, slot: Slot) -> bool:
-        size_bytes = self._sizes.sequence(slot.kv_len)
+        size_bytes = self.room.sizes.sequence(slot.kv_len)
         if not self._store.has_room(size_bytes):
             return False
-        if self._has_host_room(size_bytes):
+        if self.room.has_host_room(size_bytes):
             return True
         self._store.skipped["memory"] += 1
         return False
 
     def _bytes_of(self, ask: Ask) -> int:
-        return self._sizes.sequence(len(ask.prompt) + ask.output)
+        return self.room.sizes.sequence(len(ask.prompt) + ask.output)
 
     def _may_visit(self, size_bytes: int) -> bool:
         return sum(self._guests.values()) + size_bytes <= self._keeping.guest_bytes
@@ -180,10 +198,13 @@ class Kept:
         else:
             self._running.remove(slot)
             self._idle.append(slot)
-        if is_sound:
-            slot.end()
-        else:
-            slot.forget()
+        try:
+            if is_sound:
+                slot.end()
+                return
+        except (RuntimeError, MemoryError):  # no memory for the copy of where it ends
+            log.warning(STATE_LOST, tokens=slot.kv_len)
+        slot.forget()
 
     def set_aside(self, slot: Slot) -> FrozenSlot | None:
         """Takes the slot of a run that waits for its client, and keeps its state in host memory;
@@ -200,7 +221,7 @@ class Kept:
     def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot | None:
         """A slot that goes on where the one that was set aside stopped; None while memory for it
         is short."""
-        if not self._gate.ask(self._sizes.sequence(frozen.kv_len)).fits:
+        if not self.room.gate.ask(self.room.sizes.sequence(frozen.kv_len)).fits:
             return None
         slot = self._blank()
         self.drop_aside(frozen)
@@ -232,17 +253,17 @@ class Kept:
 
     def file_away(self) -> bool:
         """Has a piece of what is worth it written to disk; whether there was any."""
-        chunk_bytes = self._sizes.sequence(self._sizes.chunk)
+        chunk_bytes = self.room.sizes.sequence(self.room.sizes.chunk)
         return (
             self.files.disk is not None
-            and self._has_host_room(chunk_bytes)
+            and self.room.has_host_room(chunk_bytes)
             and self.files.disk.step((*self._idle, *self._store))
         )
 
     def stop(self) -> None:
         """Writes conversations to disk, where that is wanted. Nothing runs any more."""
         sessions = (entry for entry in self._store if entry.kind == "session")
-        size_of, has_room = self._sizes.sequence, self._has_host_room
+        size_of, has_room = self.room.sizes.sequence, self.room.has_host_room
         self.files.stop(reversed(self._idle), sessions, size_of, has_room)
 
     # Reading ahead, while nobody waits.
@@ -256,8 +277,10 @@ class Kept:
         slot, start = longest_start(wanted, salt, self._idle)
         if slot is None or start.position == len(prompt) or not is_next_turn(slot, prompt):
             return None
-        length = len(prompt) + self._sizes.rows
-        if not self._gate.has_room(self._new_bytes(slot, length) + self._sizes.work(length)):
+        length = len(prompt) + self.room.sizes.rows
+        if not self.room.gate.has_room(
+            self.room.new_bytes(slot, length) + self.room.sizes.work(length)
+        ):
             return None
         slot.cache.reserve(length)
         self._run(slot)
@@ -265,14 +288,6 @@ class Kept:
         return slot
 
     # Memory, before it is taken.
-
-    def use_gate(
-        self, gate: Gate, work: Callable[[int], int], has_host_room: Callable[[int], bool]
-    ) -> None:
-        """Asks this from now on. `work`: see `Sizes`. `has_host_room`: for copies, in whichever
-        memory those are."""
-        self._gate, self._has_host_room = gate, has_host_room
-        self._sizes = replace(self._sizes, work=work)
 
     def shelves(self, *, is_host: bool) -> tuple[Shelf, ...]:
         """What can be given back, cheapest first. `is_host`: copies lie in the same memory."""
@@ -288,11 +303,11 @@ class Kept:
 
         What the prompt itself would start from goes last, and only where nobody runs who could end.
         """
-        length = self._length_of(ask)
-        work = self._sizes.work(length) + self._anchors_bytes(len(ask.prompt))
-        alone = self._sizes.sequence(length) + work
-        if alone > self._gate.most_bytes:
-            return self._gate.ask(alone)
+        room, length = self.room, self.room.length_of(ask)
+        work_bytes = room.work_bytes(ask)
+        alone = room.sizes.sequence(length) + work_bytes
+        if alone > room.gate.most_bytes:
+            return room.gate.ask(alone)
         slot, donor = None, None
         if ask.salt is not None and not ask.is_shared:
             wanted = Wanted(ask.prompt, plan, len(ask.prompt) - 1, self._keeping.is_exact)
@@ -302,39 +317,11 @@ class Kept:
             )  # fmt: skip
             slot, donor = place.slot, place.donor
         self._wanted = {one for one in (slot, donor) if one is not None}
-        verdict = self._gate.ask(self._new_bytes(slot, length) + work)
+        verdict = room.gate.ask(room.new_bytes(slot, length) + work_bytes)
         self._wanted = set()
         if verdict.kind == "wait" and not (self._running or self._guests):
-            verdict = self._gate.ask(alone)
+            verdict = room.gate.ask(alone)
         return verdict
-
-    def grow(self, slot: Slot, length: int) -> bool:
-        """Makes room for a sequence to be `length` tokens long, if there is memory for it."""
-        kv = slot.cache.kv
-        if length <= kv.capacity:
-            return True
-        capacity = kv.capacity_for(length + length // GROWTH)
-        # What is there is held until it is copied.
-        if not self._gate.ask(self._sizes.sequence(capacity)).fits:
-            return False
-        slot.cache.reserve(capacity)
-        return True
-
-    def _length_of(self, ask: Ask) -> int:
-        """Tokens for which room is made before a prompt is read: it, and how its answer begins."""
-        return len(ask.prompt) + min(ask.output, ANSWER_AHEAD) + self._sizes.rows
-
-    def _new_bytes(self, slot: Slot | None, length: int) -> int:
-        """What a slot must take to be `length` tokens long; while it grows it has both."""
-        if slot is None:
-            return self._sizes.sequence(length)
-        if slot.cache.kv.capacity >= length:
-            return 0
-        return self._sizes.sequence(slot.cache.kv.capacity_for(length))
-
-    def _anchors_bytes(self, length: int) -> int:
-        """At most: those where chunks start, where the answer begins, its end and another's."""
-        return self._sizes.state * (length // self._sizes.chunk + 3)
 
     def _shrink_anchors(self) -> int:
         for slot in self._idle:

@@ -1,10 +1,16 @@
 """What kept states ask of the memory gate, and what they can give back to it. Knows no run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from worker.memory_gate import Verdict
+from worker.state.ask import Ask
+from worker.state.slot import Slot
+from worker.state.start import Start
+
+ANSWER_AHEAD = 512  # tokens of an answer for which there is room from its start
+GROWTH = 8  # a sequence that grows gets an eighth more, so that a long one is copied rarely
 
 
 class Gate(Protocol):
@@ -41,6 +47,62 @@ class Sizes:
     state: int = 0
     rows: int = 0
     chunk: int = 1
+
+
+class Room:
+    """Memory for slots and copies, counted before it is taken. One thread uses it, the engine's.
+
+    `has_host_room`: whether a copy of so many bytes may be made, in whichever memory those are.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        self.sizes = sizes
+        self.gate: Gate = OpenGate()
+        self.has_host_room: Callable[[int], bool] = lambda size_bytes: True
+
+    def use_gate(
+        self, gate: Gate, work: Callable[[int], int], has_host_room: Callable[[int], bool]
+    ) -> None:
+        """Asks this from now on. `work`: see `Sizes`."""
+        self.gate, self.has_host_room = gate, has_host_room
+        self.sizes = replace(self.sizes, work=work)
+
+    def length_of(self, ask: Ask) -> int:
+        """Tokens for which room is made before a prompt is read: it, and how its answer begins."""
+        return len(ask.prompt) + min(ask.output, ANSWER_AHEAD) + self.sizes.rows
+
+    def work_bytes(self, ask: Ask) -> int:
+        """What reading a prompt takes beside its rows. Anchors at most: those where chunks start,
+        where the answer begins, its end and another's."""
+        anchors = len(ask.prompt) // self.sizes.chunk + 3
+        return self.sizes.work(self.length_of(ask)) + self.sizes.state * anchors
+
+    def new_bytes(self, slot: Slot | None, length: int) -> int:
+        """What a slot must take to be `length` tokens long; while it grows it has both."""
+        if slot is None:
+            return self.sizes.sequence(length)
+        if slot.cache.kv.capacity >= length:
+            return 0
+        return self.sizes.sequence(slot.cache.kv.capacity_for(length))
+
+    def fit(self, slot: Slot, ask: Ask, start: Start) -> None:
+        """Takes what was asked for. A slot that starts from nothing never holds both."""
+        length = self.length_of(ask)
+        if start.position == 0 and slot.cache.kv.capacity < length:
+            slot.cache.kv.release()
+        slot.cache.reserve(length)
+
+    def grow(self, slot: Slot, length: int) -> bool:
+        """Makes room for a sequence to be `length` tokens long, if there is memory for it."""
+        kv = slot.cache.kv
+        if length <= kv.capacity:
+            return True
+        capacity = kv.capacity_for(length + length // GROWTH)
+        # What is there is held until it is copied.
+        if not self.gate.ask(self.sizes.sequence(capacity)).fits:
+            return False
+        slot.cache.reserve(capacity)
+        return True
 
 
 @dataclass(frozen=True, slots=True)
