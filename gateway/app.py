@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.backends.engine import EngineLink
     from gateway.door.shared import Sharing
     from gateway.observe.spans import Spans
+    from gateway.observe.worker import BeatReader
     from gateway.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -103,6 +104,9 @@ class Gateway:
             version=VERSION,
         )
         self.metrics.sources = [self._backend_metrics, self._ledger_metrics, self._own_metrics]
+        self._beats = _beat_reader(self.engine)
+        if self._beats is not None:
+            self.metrics.worker = self._beats.counts
         self.operator = Operator(self.pipeline, self.engine, ledger.database, self.metrics)
         self.table = url_table(
             Endpoints(
@@ -217,6 +221,8 @@ class Gateway:
         if self.engine is not None:
             for kind, count in self.engine.faults.items():
                 yield "link_faults", (kind,), count
+        if self._beats is not None:
+            yield "link_faults", ("samples",), self._beats.left_out_count
 
 
 def build_routing(
@@ -269,6 +275,14 @@ def _engine_link(settings: Settings) -> EngineLink | None:
     from gateway.backends.engine import EngineLink
 
     return EngineLink(settings.worker_endpoint)
+
+
+def _beat_reader(engine: EngineLink | None) -> BeatReader | None:
+    if engine is None:
+        return None
+    from gateway.observe.worker import BeatReader
+
+    return BeatReader(engine)
 
 
 def _supervisor(settings: Settings, engine: EngineLink | None) -> Supervisor | None:
