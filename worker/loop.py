@@ -354,7 +354,8 @@ class Loop:
 
     @property
     def _is_idle(self) -> bool:
-        return self._state() == "idle" and not self._waiting
+        is_coming = not self._preparer.is_empty  # a request, or only a reply to be looked at
+        return self._state() == "idle" and not self._waiting and not is_coming
 
     def _state(self) -> str:
         if self._drain_at is not None:

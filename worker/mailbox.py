@@ -27,6 +27,11 @@ class Inbox(Generic[T]):
         """Whether a writer shall hold back."""
         return self._items.qsize() >= self._limit
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be read."""
+        return self._items.empty()
+
     def put(self, item: T) -> None:
         """Adds an item. Never waits."""
         self._items.put(item)

@@ -201,3 +201,18 @@ def test_b28_a_fault_at_any_step_leaves_nothing_behind(method: str, at: int):
     _at_rest(bench)
     bench.say(submit("after"))
     assert bench.turn_until_done("after").finish == "stop"
+
+
+# What is done while nobody waits.
+
+
+def test_nothing_is_read_ahead_while_a_request_is_being_prepared():
+    bench = _bench()
+    idle = []
+    bench.loop._warm.step = lambda *, is_idle: idle.append(is_idle) or False
+    bench.loop.turn()
+    bench.say(submit())
+    bench.loop.turn()  # the preparer has it, and did not come to it
+    bench.preparer.work()
+    bench.loop.turn()
+    assert idle == [True, False, False]
