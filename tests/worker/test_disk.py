@@ -324,11 +324,11 @@ def test_without_memory_for_a_copy_nothing_is_written_or_read(model: Path, tmp_p
     engine = engine_of(model, tmp_path, disk=DISK)
     for _ in range(3):
         write(engine, PROMPT)
-    engine.kept._has_host_room = lambda size_bytes: False
+    engine.kept.room.has_host_room = lambda size_bytes: False
     assert file_all(engine) == 0 and files_in(tmp_path) == []
-    engine.kept._has_host_room = lambda size_bytes: True
+    engine.kept.room.has_host_room = lambda size_bytes: True
     assert file_all(engine) == 3 + _is_hybrid(engine)
     again = engine_of(model, tmp_path, disk=DISK)
-    again.kept._has_host_room = lambda size_bytes: size_bytes < again.cache_bytes(96)
+    again.kept.room.has_host_room = lambda size_bytes: size_bytes < again.cache_bytes(96)
     assert source_of(again, PROMPT) == ("none", 0)
     assert disk_of(again).skipped == {"memory": 1}

@@ -163,8 +163,10 @@ def test_writing_ends_with_its_time(model: Path, tmp_path: Path):
 def test_a_write_that_would_not_end_in_time_is_not_begun(model: Path, tmp_path: Path, monkeypatch):
     clock = Clock()
     engine = engine_of(model, tmp_path, spill=replace(SPILL, time_s=10.0), clock=clock)
-    for first, salt in ((10, "a"), (210, "b")):
-        _turn(engine, tuple(range(first, first + 90)), salt)
+    prompts = {
+        salt: _turn(engine, tuple(range(first, first + 90)), salt)
+        for first, salt in ((10, "a"), (210, "b"))
+    }
     real = spill_of(engine).folder.write
 
     def slow(*arguments: object) -> int:
@@ -174,6 +176,8 @@ def test_a_write_that_would_not_end_in_time_is_not_begun(model: Path, tmp_path: 
     monkeypatch.setattr(spill_of(engine).folder, "write", slow)
     engine.stop()
     assert len(files_in(tmp_path)) == 1 and spill_of(engine).skipped == {"time": 1}
+    again = engine_of(model, tmp_path, spill=SPILL, clock=clock)
+    assert source_of(again, prompts["b"], "b")[0] == "spill"  # the one used last
 
 
 def test_a_prompt_that_only_begins_alike_leaves_the_conversation_where_it_is(
@@ -248,7 +252,7 @@ def test_without_memory_for_a_copy_nothing_is_written_or_read(model: Path, tmp_p
     prompt = _stopped(model, tmp_path)
     again = engine_of(model, tmp_path, spill=SPILL)
     asked: list[int] = []
-    again.kept._has_host_room = lambda size_bytes: asked.append(size_bytes)
+    again.kept.room.has_host_room = lambda size_bytes: asked.append(size_bytes)
     assert source_of(again, prompt) == ("none", 0)
     assert asked[0] == again.cache_bytes(len(PROMPT) + TAIL - 1)
     assert spill_of(again).skipped == {"memory": 1} and len(files_in(tmp_path)) == 1

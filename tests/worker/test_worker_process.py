@@ -158,6 +158,28 @@ def _drain_while_running(worker: WorkerProcess, gateway: Gateway) -> None:
     assert worker.wait() == 0
 
 
+def test_a_stopped_worker_leaves_its_conversations_to_the_next(start: Any, tmp_path: Path):
+    long = " ".join(f"word {number}" for number in range(60))
+    said, sources = [], []
+    for run_id in ("r1", "r2"):
+        worker = start()
+        with Gateway(_endpoint(tmp_path)) as gateway:
+            gateway.say(HELLO)
+            assert isinstance(gateway.hear(), Ready)
+            gateway.say(submit(run_id, long, params={"temperature": 0.0, "max_tokens": 8}))
+            heard = gateway.hear_until(Done)
+            said.append([m.ids for m in heard if isinstance(m, Delta)])
+            gateway.say(Ack(run_id, heard[-1].last_token, done=True))
+            worker.process.send_signal(signal.SIGTERM)
+            assert worker.wait() == 0
+        lines = [json.loads(line) for line in worker.lines]
+        sources += [line["cache_source"] for line in lines if line["event"] == "run.finished"]
+        assert [line["conversations"] for line in lines if line["event"] == "spill.written"] == [1]
+    assert sources == ["none", "spill"]
+    assert said[0] == said[1]
+    assert len(list((tmp_path / "spill").iterdir())) == 1
+
+
 def test_a_second_worker_on_the_same_socket_does_not_start(start: Any, tmp_path: Path):
     first = start()
     assert first.started.wait(WAIT_S)
