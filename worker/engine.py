@@ -197,7 +197,7 @@ class Engine:
         is_host = has_host_room is None
         self._gate = gate = make(self.kept.shelves(is_host=is_host))
         self._idle_work_bytes = work_bytes(self.facts.max_len)
-        self.kept.room.use_gate(gate, work_bytes, has_host_room or gate.has_room)
+        self.kept.room.use_gate(gate, work_bytes, has_host_room)
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether work that nobody waits for may take so much; nothing is given back for it."""

@@ -26,6 +26,7 @@ log = structlog.get_logger()
 
 STATE_LOST = "state.lost"
 
+PROMPT = "prompt"  # to whom memory is promised between `room_for` and `open`
 TOLD_APART = 64  # tokens behind a system prompt by which conversations are told apart
 
 
@@ -74,8 +75,11 @@ class Kept:
         """
         before = [*self._running, *self._guests]
         try:
-            return self._open(ask, plan)
+            slot = self._open(ask, plan)
+            self.room.gate.promise(PROMPT, 0)
+            return slot
         except Exception:
+            self.room.gate.promise(PROMPT, 0)
             taken = [slot for slot in (*self._running, *self._guests) if slot not in before]
             if ask.is_side and ask.salt is not None:
                 taken.append(self._side)
@@ -139,6 +143,8 @@ class Kept:
                 self._rest(place.slot)
             stored = filed
         slot, start = place.slot or self._new_guest(size_bytes), place.start
+        if stored is not None or slot is not place.donor:
+            self.room.fit(slot, ask, NOTHING)  # what it holds is nobody's any more
         if stored is not None:
             slot.adopt(stored[0], stored[1].position, salt)
             return slot, stored[1]
@@ -221,7 +227,7 @@ class Kept:
     def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot | None:
         """A slot that goes on where the one that was set aside stopped; None while memory for it
         is short."""
-        if not self.room.gate.ask(self.room.sizes.sequence(frozen.kv_len)).fits:
+        if not self.room.may_hold(frozen.kv_len):
             return None
         slot = self._blank()
         self.drop_aside(frozen)
@@ -321,6 +327,8 @@ class Kept:
         self._wanted = set()
         if verdict.kind == "wait" and not (self._running or self._guests):
             verdict = room.gate.ask(alone)
+        if verdict.fits:  # a copy of what the slot held before must not take it
+            room.gate.promise(PROMPT, verdict.need_bytes)
         return verdict
 
     def _shrink_anchors(self) -> int:

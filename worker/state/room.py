@@ -20,6 +20,7 @@ class Gate(Protocol):
     def most_bytes(self) -> int: ...
     def ask(self, need_bytes: int) -> Verdict: ...
     def has_room(self, need_bytes: int) -> bool: ...
+    def promise(self, owner: str, left_bytes: int) -> None: ...
 
 
 class OpenGate:
@@ -34,6 +35,9 @@ class OpenGate:
     def has_room(self, need_bytes: int) -> bool:
         """See `Gate`."""
         return True
+
+    def promise(self, owner: str, left_bytes: int) -> None:
+        """See `Gate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +56,34 @@ class Sizes:
 class Room:
     """Memory for slots and copies, counted before it is taken. One thread uses it, the engine's.
 
-    `has_host_room`: whether a copy of so many bytes may be made, in whichever memory those are.
+    Every ask leaves room for one step: there is one thread, and so one step at a time.
     """
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.gate: Gate = OpenGate()
-        self.has_host_room: Callable[[int], bool] = lambda size_bytes: True
+        self._host: Callable[[int], bool] | None = None  # where copies are in a memory of their own
+        self._longest = 0  # tokens of any sequence so far, behind which a step may have to work
 
     def use_gate(
-        self, gate: Gate, work: Callable[[int], int], has_host_room: Callable[[int], bool]
+        self, gate: Gate, work: Callable[[int], int], host: Callable[[int], bool] | None
     ) -> None:
-        """Asks this from now on. `work`: see `Sizes`."""
-        self.gate, self.has_host_room = gate, has_host_room
+        """Asks this from now on. `work`: see `Sizes`. `host`: whether copies may be made, where
+        that is another memory."""
+        self.gate, self._host = gate, host
         self.sizes = replace(self.sizes, work=work)
+
+    def has_host_room(self, size_bytes: int) -> bool:
+        """Whether a copy of so many bytes may be made beside all that was promised."""
+        if self._host is not None:
+            return self._host(size_bytes)
+        return self.gate.has_room(size_bytes + self.sizes.work(self._longest))
+
+    def may_hold(self, length: int) -> bool:
+        """Whether a sequence of so many tokens may be taken back."""
+        length += self.sizes.rows
+        work_bytes = self.sizes.work(max(self._longest, length))
+        return self.gate.ask(self.sizes.sequence(length) + work_bytes).fits
 
     def length_of(self, ask: Ask) -> int:
         """Tokens for which room is made before a prompt is read: it, and how its answer begins."""
@@ -75,7 +93,8 @@ class Room:
         """What reading a prompt takes beside its rows. Anchors at most: those where chunks start,
         where the answer begins, its end and another's."""
         anchors = len(ask.prompt) // self.sizes.chunk + 3
-        return self.sizes.work(self.length_of(ask)) + self.sizes.state * anchors
+        length = max(self._longest, self.length_of(ask))
+        return self.sizes.work(length) + self.sizes.state * anchors
 
     def new_bytes(self, slot: Slot | None, length: int) -> int:
         """What a slot must take to be `length` tokens long; while it grows it has both."""
@@ -88,6 +107,7 @@ class Room:
     def fit(self, slot: Slot, ask: Ask, start: Start) -> None:
         """Takes what was asked for. A slot that starts from nothing never holds both."""
         length = self.length_of(ask)
+        self._longest = max(self._longest, length)
         if start.position == 0 and slot.cache.kv.capacity < length:
             slot.cache.kv.release()
         slot.cache.reserve(length)
@@ -98,9 +118,12 @@ class Room:
         if length <= kv.capacity:
             return True
         capacity = kv.capacity_for(length + length // GROWTH)
-        # What is there is held until it is copied.
-        if not self.gate.ask(self.sizes.sequence(capacity)).fits:
+        # What is there is held until it is copied; and the next step must have room to work.
+        longest = max(self._longest, capacity)
+        need_bytes = self.sizes.sequence(capacity) + self.sizes.work(longest)
+        if not self.gate.ask(need_bytes).fits:
             return False
+        self._longest = longest
         slot.cache.reserve(capacity)
         return True
 
