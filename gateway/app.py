@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gateway.backends.engine import EngineLink
     from gateway.door.shared import Sharing
     from gateway.observe.spans import Spans
+    from gateway.observe.worker import BeatReader
     from gateway.supervisor import Supervisor
 
 log = structlog.get_logger(__name__)
@@ -52,6 +53,12 @@ NEED_RESTART = ("server", "worker", "engine", "ledger")
 LAST_ANSWERS_S = 1.0  # for answers that are not model calls, at the end
 LAST_COUNTS_S = 2.0  # for tokenizers to answer what they were asked
 STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
+
+
+def worker_end_s(settings: Settings) -> float:
+    """Seconds that a worker may take to end: what was cut off is told, conversations written."""
+    spill = settings.engine.cache.spill
+    return STOP_CUT_S + (spill.time_s if spill.enabled else 0.0)
 
 
 class Gateway:
@@ -97,6 +104,9 @@ class Gateway:
             version=VERSION,
         )
         self.metrics.sources = [self._backend_metrics, self._ledger_metrics, self._own_metrics]
+        self._beats = _beat_reader(self.engine)
+        if self._beats is not None:
+            self.metrics.worker = self._beats.counts
         self.operator = Operator(self.pipeline, self.engine, ledger.database, self.metrics)
         self.table = url_table(
             Endpoints(
@@ -140,7 +150,7 @@ class Gateway:
         """Stops everything; rows that wait are written."""
         await self.door.close(LAST_ANSWERS_S)
         if self.supervisor is not None:
-            await self.supervisor.stop(STOP_CUT_S)
+            await self.supervisor.stop(worker_end_s(self.settings))
         self.closing.settle_all()
         await self.counting.finish(LAST_COUNTS_S)
         for task in self._services:
@@ -211,6 +221,8 @@ class Gateway:
         if self.engine is not None:
             for kind, count in self.engine.faults.items():
                 yield "link_faults", (kind,), count
+        if self._beats is not None:
+            yield "link_faults", ("samples",), self._beats.left_out_count
 
 
 def build_routing(
@@ -263,6 +275,14 @@ def _engine_link(settings: Settings) -> EngineLink | None:
     from gateway.backends.engine import EngineLink
 
     return EngineLink(settings.worker_endpoint)
+
+
+def _beat_reader(engine: EngineLink | None) -> BeatReader | None:
+    if engine is None:
+        return None
+    from gateway.observe.worker import BeatReader
+
+    return BeatReader(engine)
 
 
 def _supervisor(settings: Settings, engine: EngineLink | None) -> Supervisor | None:

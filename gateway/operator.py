@@ -90,7 +90,8 @@ class Operator:
 
     async def metrics(self, exchange: Exchange, identity: Identity) -> None:
         """What was counted, for Prometheus."""
-        content_type, body = exposition(await self._metrics.shown())
+        worker = await self._metrics.shown_worker()
+        content_type, body = exposition(await self._metrics.shown(), worker)
         exchange.reply(200, body, content_type=content_type)
 
     def _listed(self) -> list[ListedModel]:

@@ -62,7 +62,10 @@ def decode(data: bytes, limit_bytes: int = LINK_MESSAGE_BYTES) -> messages.LinkM
     known = MESSAGE_TYPES.get(name) if isinstance(name, str) else None
     if known is None:
         raise UnknownMessage(str(name))
-    return cast(messages.LinkMessage, from_wire(known, fields))
+    try:
+        return cast(messages.LinkMessage, from_wire(known, fields))
+    except RecursionError as fault:
+        raise CodecFault("a value is nested too deeply") from fault
 
 
 def to_wire(value: Any) -> Any:

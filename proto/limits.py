@@ -55,6 +55,9 @@ LINK_LEASE_S = 5.0  # silence after which the other side is gone
 LINK_CREDIT_TOKENS = 256  # window of a plain run, renewed at half
 LINK_RING_RECORDS = 65_536  # numbered records a worker keeps unacknowledged, per run
 LINK_RING_BYTES = 8 * 1024 * 1024
+LINK_SERIES = 2_048  # lines of /metrics that one Beat may fill; a worker has about 300
+LINK_LABELS = 8  # of one sample in it
+LINK_LABEL_CHARS = 256  # of a label's name or value, and of a metric's name
 LINK_DONE_KEPT_S = 60.0  # how long an unacknowledged Done outlives its owner
 
 # The worker.

@@ -95,6 +95,28 @@ class DraftSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskSettings:
+    """Beginnings of prompts that are resumed from at least `min_hits` times are kept on disk, for
+    `ttl_d` days after their last use. `dir`: None = off; `max_gb`: 10^9 bytes."""
+
+    dir: str | None = None
+    max_gb: float = 60.0
+    ttl_d: float = 7.0
+    min_hits: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SpillSettings:
+    """Conversations outlive a planned stop, for `ttl_h` hours. `max_gb`: 10^9 bytes; `time_s`: for
+    writing them."""
+
+    enabled: bool = True
+    max_gb: float = 8.0
+    ttl_h: float = 24.0
+    time_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
 class CacheSettings:
     """What is kept so that no turn is read twice; MiB, 0 = what fits the device.
 
@@ -111,6 +133,8 @@ class CacheSettings:
     guest_mb: int = 0
     exact_resume: bool = False
     shared_prefixes: bool = False
+    disk: DiskSettings = field(default_factory=DiskSettings)
+    spill: SpillSettings = field(default_factory=SpillSettings)
 
 
 @dataclass(frozen=True, slots=True)

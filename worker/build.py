@@ -15,7 +15,7 @@ from worker.draft.block_config import Origin
 from worker.draft.block_model import BlockModel, load_block_model
 from worker.draft.drafters import drafters_of
 from worker.draft.suffix_store import SuffixStores
-from worker.engine import Engine, EngineFacts, Speculation
+from worker.engine import Engine, EngineFacts
 from worker.kernels.attention import Prefill
 from worker.kernels.choice import Heads, choose
 from worker.kernels.precision import compute_fp32_in_full
@@ -25,6 +25,7 @@ from worker.models.layouts import Layout
 from worker.models.registry import NAMED_DEFAULTS
 from worker.settings import Machine, bounds_of, cpu_name, max_len_of
 from worker.speculation.prices import UNMEASURED, Prices
+from worker.speculation.speculation import Speculation
 from worker.state.keeping import keeping_of
 
 # A prompt in which a chunk is timed. Longer ones are read a little slower, and their cache takes

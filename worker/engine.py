@@ -3,7 +3,7 @@
 Knows no client, no queue and no text; the loop says which sequence goes on.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,24 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from proto.messages import Metric
 from worker import prefill
 from worker.draft.base import Drafter
-from worker.draft.suffix_store import SuffixStores
 from worker.embedding.embedder import Embedder
 from worker.faults import StartFault
 from worker.kernels.attention import Prefill, Rows, Step
 from worker.kernels.tree import tree_rows
 from worker.loading.pooling import Pooling
+from worker.memory_gate import MemoryGate, Reclaimer, Verdict
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder, Taps
 from worker.sampling.chooser import Chooser, Chosen
 from worker.sampling.params import Sampling
 from worker.settings import Machine
 from worker.speculation.calibration import Trial
-from worker.speculation.cut import Bounds, cut
+from worker.speculation.cut import cut
 from worker.speculation.drafting import Drafting
 from worker.speculation.prices import Prices, RoundPrices
 from worker.speculation.round import Round, Stopwatch
+from worker.speculation.speculation import Speculation
 from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import Take, walk
 from worker.state.anchors import Anchors
@@ -37,7 +39,11 @@ from worker.state.facts import CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
 from worker.state.lineage import Lineage
+from worker.state.room import Sizes
 from worker.state.slot import FrozenSlot, Slot
+from worker.workspace import Workspace, check
+
+MakeGate = Callable[[Sequence[Reclaimer]], MemoryGate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +76,6 @@ class SharedPrompt:
     row: Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Speculation:
-    """What rounds are planned by. `new_drafters`: those of one slot; `drafter_bytes`: what they
-    hold of a sequence of so many tokens. `stores`: texts of earlier sequences to copy from; of the
-    prompts too if `are_prompts_kept`."""
-
-    prices: Prices
-    bounds: Bounds
-    new_drafters: Callable[[], Sequence[Drafter]]
-    drafter_bytes: Callable[[int], int] = lambda length: 0
-    stores: SuffixStores | None = None
-    are_prompts_kept: bool = False
-
-    def keep(self, slot: Slot) -> None:
-        """Adds what a sequence wrote to the store of its salt."""
-        if self.stores is None or slot.salt is None:
-            return
-        store = self.stores.of(slot.salt)
-        if store is not None:
-            store.add(slot.ctx[0 if self.are_prompts_kept else slot.prompt_length :])
-
-
 class Engine:
     """Owns every tensor. All its methods are called by one thread."""
 
@@ -115,13 +99,20 @@ class Engine:
         most = facts.max_len + speculation.bounds.most_rows
         self._slot_bytes = self.cache_bytes(most)
         self._anchor_share = keeping.anchor_bytes // (machine.slots + 1), keeping.anchor_tail
+        self._gate: MemoryGate | None = None
+        self._idle_work_bytes = 0
         self.kept = Kept(
             lambda is_drafted: self._new_slot(
                 self._speculation.new_drafters() if is_drafted else ()
             ),
             slots=machine.slots,
             keeping=keeping,
-            size_of=self.cache_bytes,
+            sizes=Sizes(
+                self.cache_bytes,
+                state=model.state_bytes,
+                rows=speculation.bounds.most_rows,
+                chunk=self._chunk,
+            ),
         )
 
     @property
@@ -178,6 +169,52 @@ class Engine:
         """Takes a slot for a prompt; what of it is kept somewhere need not be forwarded."""
         return self.kept.open(ask, self._plan(ask.prompt, ask.cuts))
 
+    def use_gate(
+        self, make: MakeGate, has_host_room: Callable[[int], bool] | None = None, *,
+        side_tokens: int = 0,
+    ) -> None:  # fmt: skip
+        """From now on memory is asked for before it is taken. `side_tokens`: for which the lane of
+        short requests has room for ever, since it asks nobody.
+
+        `make`: a gate to which these can give back; made when all is held that is held for ever.
+        `has_host_room`: for copies of states, where they are not in the device's memory.
+        """
+        self.kept.reserve_side(min(side_tokens, self.facts.max_len))
+        workspace = check(
+            Workspace(
+                self._model.config,
+                self._model.dtype,
+                self._chunk,
+                self._speculation.bounds.most_rows,
+                tapped=sum(len(drafter.tapped) for drafter in self._speculation.new_drafters()),
+            ),
+            self._model,
+        )
+
+        def work_bytes(length: int) -> int:
+            return workspace.chunk_bytes(length) + workspace.verify_bytes(length)
+
+        is_host = has_host_room is None
+        self._gate = gate = make(self.kept.shelves(is_host=is_host))
+        self._idle_work_bytes = work_bytes(self.facts.max_len)
+        self.kept.room.use_gate(gate, work_bytes, has_host_room or gate.has_room)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether work that nobody waits for may take so much; nothing is given back for it."""
+        return self._gate is None or self._gate.has_room(size_bytes + self._idle_work_bytes)
+
+    def memory_samples(self) -> Iterable[Metric]:
+        """What the memory gate has counted."""
+        return () if self._gate is None else self._gate.samples()
+
+    def room_for(self, ask: Ask) -> Verdict:
+        """Whether there is memory for a prompt. To be asked before `open`."""
+        return self.kept.room_for(ask, self._plan(ask.prompt, ask.cuts))
+
+    def grow(self, slot: Slot) -> bool:
+        """Makes sure that a round has room for its rows; false where memory is short."""
+        return self.kept.room.grow(slot, slot.kv_len + self._speculation.bounds.most_rows)
+
     def close(self, slot: Slot, *, is_sound: bool = True) -> None:
         """Gives the slot back; what was written may be used by later sequences of its salt.
 
@@ -191,8 +228,8 @@ class Engine:
         """Frees the slot of a run that waits for its client; None where there is no room."""
         return self.kept.set_aside(slot)
 
-    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot:
-        """A free slot takes up what was set aside. `chooser`: the run's."""
+    def take_back(self, frozen: FrozenSlot, chooser: Chooser) -> Slot | None:
+        """A free slot takes up what was set aside; None while memory is short."""
         return self.kept.take_back(frozen, chooser)
 
     def drop_aside(self, frozen: FrozenSlot) -> None:
@@ -204,6 +241,10 @@ class Engine:
         is nothing to do."""
         return self.kept.open_ahead(prompt, self._plan(prompt, cuts), salt)
 
+    def file_away(self) -> bool:
+        """Writes a little of what is kept to disk, where that is wanted; whether there was any."""
+        return self.kept.file_away()
+
     def cache_facts(self) -> CacheFacts:
         """What is kept of earlier sequences, in numbers."""
         return self.kept.facts()
@@ -214,6 +255,7 @@ class Engine:
 
     def stop(self) -> None:
         """Writes what is kept on disk and is not there yet."""
+        self.kept.stop()
         if self._speculation.stores is not None:
             self._speculation.stores.close()
 
@@ -353,13 +395,6 @@ class Engine:
         anchor_bytes = 1 if cache.delta is None else cache.delta.size_bytes
         return Slot(cache, drafting, Anchors(most=share_bytes // anchor_bytes, tail=tail))
 
-    @torch.inference_mode()
     def is_row_invariant(self) -> bool:
         """Whether a row's result is bit-equal whatever rows stand beside it (linears only)."""
-        width = self._model.config.hidden_size
-        rows = torch.randn(16, width, generator=torch.Generator().manual_seed(0))
-        rows = rows.to(self._model.device)
-        alone = torch.cat([self._model.logits(rows[i : i + 1]) for i in range(16)])
-        return self._model.layout.is_row_invariant() and all(
-            torch.equal(self._model.logits(rows[:count]), alone[:count]) for count in (2, 3, 8, 16)
-        )
+        return self._model.is_row_invariant()

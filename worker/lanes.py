@@ -30,6 +30,7 @@ class Lanes:
         *,
         lanes: int,
         clock: Callable[[], float],
+        fail: Callable[[Run, Exception], None],
     ) -> None:
         self.count = lanes
         self.running: list[Run] = []
@@ -38,6 +39,7 @@ class Lanes:
         self._shared = shared
         self._tell = tell
         self._clock = clock
+        self._fail = fail  # ends a run that was started, by a fault
         self._wait: MemoryWait[Run] = MemoryWait()
 
     @property
@@ -65,7 +67,14 @@ class Lanes:
 
     def _try(self, run: Run) -> None:
         run.shared = self._shared.peek(run)
-        verdict = self._engine.room_for(run.ask(is_side=False))
+        try:
+            verdict = self._engine.room_for(run.ask(is_side=False))
+        except AssertionError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - one request must not end the worker
+            self.drop(run)
+            self._fail(run, fault)
+            return
         if verdict.kind == "wait" and not self.running:
             # Nothing that could end holds it: others on this machine do.
             self._refuse(run, memory_full())
@@ -91,10 +100,16 @@ class Lanes:
         self._tell.refused(run.record, refusal)
 
     def start(self, run: Run, *, is_side: bool) -> None:
-        """Gives a run its slot."""
+        """Gives a run its slot, or ends it where that fails."""
         run.record.admitted_s = run.told_s = self._clock()
         run.shared = self._shared.take(run)
-        run.slot = self._engine.open(run.ask(is_side=is_side))
+        try:
+            run.slot = self._engine.open(run.ask(is_side=is_side))
+        except AssertionError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - one request must not end the worker
+            self._fail(run, fault)
+            return
         run.record.start = run.slot.start
 
     def drop(self, run: Run) -> None:
@@ -121,11 +136,18 @@ class Lanes:
 
     def take_back(self) -> None:
         """Runs whose client reads on, and whose slot another has, get one again."""
-        for run in self.running:
+        for run in tuple(self.running):
             if run.aside is None or run.is_parked:
                 continue
             if self._engine.free_slots or self._set_aside():
-                run.slot, run.aside = self._engine.take_back(run.aside, run.chooser), None
+                try:
+                    run.slot = self._engine.take_back(run.aside, run.chooser)
+                except AssertionError:
+                    raise
+                except Exception as fault:  # noqa: BLE001 - one request must not end the worker
+                    self._fail(run, fault)
+                    continue
+                run.aside = run.aside if run.slot is None else None
 
     def _set_aside(self) -> bool:
         """Frees the slot of a run that waits for its client, who must not hold up the next."""

@@ -105,7 +105,9 @@ class Loop:
         self._tell = Reporter(
             outbox, self._metrics, self._rates, tokenizer_hash=tokenizer_hash, clock=clock
         )
-        self._lanes = Lanes(engine, queue, self._shared, self._tell, lanes=lanes, clock=clock)
+        self._lanes = Lanes(
+            engine, queue, self._shared, self._tell, lanes=lanes, clock=clock, fail=self._fail
+        )
         self._steps = Steps(
             engine, self._shared, pricing, self._rates, self._metrics, self._tell, clock,
             self._lanes.may_starve,
@@ -140,6 +142,8 @@ class Loop:
         has_moved = self._embeds.step(is_alone=not has_moved) or has_moved
         has_moved |= self._warm.step(is_idle=not has_moved and self._is_idle)
         has_moved |= self._pricing.step(is_idle=not has_moved and self._is_idle)
+        if not has_moved and self._is_idle:
+            has_moved = self._engine.file_away()
         if moving:
             self._rates.saw_turn(stepped_s, self._clock() - began_s)
         self._show()  # (5)
@@ -293,11 +297,15 @@ class Loop:
             ending = self._steps.step(run)
         except AssertionError:
             raise
-        except Exception as fault:
-            log.exception(ROUND_FAILED, run_id=run.id)
-            ending = Ending("error", "internal", type(fault).__name__)
+        except Exception as fault:  # noqa: BLE001 - one request must not end the worker
+            self._fail(run, fault)
+            return
         if ending is not None:
-            self._end(run, ending, is_sound=ending.finish != "error")
+            self._end(run, ending)
+
+    def _fail(self, run: Run, fault: Exception) -> None:
+        log.error(ROUND_FAILED, run_id=run.id, exc_info=fault)
+        self._end(run, Ending("error", "internal", type(fault).__name__), is_sound=False)
 
     # The end of a run that holds a slot, in every way there is.
 

@@ -9,7 +9,7 @@ what nobody registered, and its sum could pass the peak unseen.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import structlog
@@ -25,11 +25,18 @@ log = structlog.get_logger()
 
 MEMORY_RECLAIMED = "memory.reclaimed"
 
+# What is resident beside tensors and grows between two looks: messages, records, a heap's gaps.
+# Measured near the peak: 0.6 MB over it in 40 requests.
+UNCOUNTED_BYTES = 8 * MIB
+
 
 class Reclaimer(Protocol):
     """Something that is kept and can be made again, or not be kept."""
 
-    name: str  # of the step, in log and metrics
+    @property
+    def name(self) -> str:
+        """Of the step, in log and metrics."""
+        ...
 
     def give_back(self, bytes_wanted: int) -> int:
         """Gives back its cheapest unit, or what is wanted of it if that can be divided; the bytes
@@ -154,13 +161,15 @@ def gate_of(
     Raises: StartFault when the limits make no sense, or the weights alone are above them.
     """
     probe = probe_of(device)
-    limits = limits_of(settings, probe.total())
+    declared = limits_of(settings, probe.total())
+    spared_bytes = UNCOUNTED_BYTES if device == "cpu" else 0
+    limits = replace(declared, peak_bytes=declared.peak_bytes - spared_bytes)
     cache = allocator_cache(device, probe)
     cache.give_back(0)  # loading leaves much that was freed
     gate = MemoryGate(probe, limits, (cache, *reclaimers))
     if not gate.most_bytes:
         raise StartFault(
             f"The engine holds {gate.baseline_bytes // MIB} MiB before its first request, and "
-            f"worker.memory.peak_mb is {limits.peak_bytes // MIB}."
+            f"worker.memory.peak_mb is {declared.peak_bytes // MIB}."
         )
     return gate

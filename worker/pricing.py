@@ -25,7 +25,6 @@ PRICES_NOT_MEASURED = "prices.not_measured"
 
 WATCHED_ROUNDS = 256  # with a draft, between two looks
 LEAST_RATIO, MOST_RATIO = 0.8, 1.25  # of measured over priced, as a median
-FREE_SHARE = 0.5  # of the free memory that measuring may take
 
 
 class PricedEngine(Protocol):
@@ -39,7 +38,7 @@ class PricedEngine(Protocol):
 class Pricing:
     """Keeps an engine's prices. Every method is called by the thread that owns the engine.
 
-    `free_bytes`: memory of the device that nobody holds; asked before any is taken.
+    `has_room`: whether so many bytes may be taken; asked before any are.
     """
 
     def __init__(
@@ -48,13 +47,13 @@ class Pricing:
         scope: Scope,
         file: PriceFile,
         *,
-        free_bytes: Callable[[], int],
+        has_room: Callable[[int], bool],
         clock: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._scope = scope
         self._file = file
-        self._free_bytes = free_bytes
+        self._has_room = has_room
         self._clock = clock
         self._ratios: list[float] = []
         self._drift: float | None = None  # the median that says: measure again
@@ -117,18 +116,17 @@ class Pricing:
 
     def _take_room(self) -> bool:
         """Makes the slot of the trials; the bytes are counted before they are taken."""
-        room = self._free_bytes() * FREE_SHARE
         if self._calibration is None:
             scope = self._scope
             contexts = tuple(
                 context
                 for context in scope.contexts
-                if self._engine.cache_bytes(context + max(scope.rows)) <= room
+                if self._has_room(self._engine.cache_bytes(context + max(scope.rows)))
             )
             if contexts:
                 self._calibration = Calibration(replace(scope, contexts=contexts), self._clock)
         calibration = self._calibration
-        if calibration is None or self._engine.cache_bytes(calibration.length) > room:
+        if calibration is None or not self._has_room(self._engine.cache_bytes(calibration.length)):
             self._give_up("no memory is free for it")
             return False
         self._trial = self._engine.trials(calibration.length)

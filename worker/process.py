@@ -15,6 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -24,7 +25,7 @@ from proto.codec import VERSION, from_wire
 from proto.faults import CodecFault
 from proto.limits import LINK_LEASE_S, PREPARING
 from proto.messages import Caps, Ready
-from proto.worker_settings import Launch
+from proto.worker_settings import Launch, MemorySettings
 from worker.admission import Queue
 from worker.build import build_engine, device_name, settled
 from worker.draft.corpus import read_corpus
@@ -37,15 +38,17 @@ from worker.link import Endpoint, Link
 from worker.loading.locate import Checkpoint, open_checkpoint
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
+from worker.memory_gate import gate_of
 from worker.prepare import Preparer
 from worker.price_file import Fingerprint, PriceFile
 from worker.pricing import Pricing
 from worker.run import RunLimits
 from worker.sampling.sampler import NEAR_TIE_ULPS
-from worker.settings import Machine, bounds_of, check_warm, free_memory_bytes, machine_of
+from worker.settings import Machine, bounds_of, check_warm, machine_of
 from worker.side import SideLane
 from worker.speculation.calibration import scope_of
 from worker.speculation.table import table_lines
+from worker.state_folders import kept_files_of
 from worker.text.prompt import PromptWriter
 from worker.text.sent_back import SentBack
 from worker.text.sources import masked_ids, template_of, tokenizer_of
@@ -123,9 +126,7 @@ class Worker:
         checkpoint = open_checkpoint(Path(launch.model_path))
         tokenizer = tokenizer_of(checkpoint.text)
         template = template_of(checkpoint.text, launch.settings.model)
-        end_ids = checkpoint.end_ids or tokenizer.ids_of(checkpoint.config.family.end_tokens)
-        if not end_ids:
-            raise StartFault("The model's files do not say which token ends an answer.")
+        end_ids = _end_ids(checkpoint, tokenizer)
         self._engine = engine = build_engine(
             launch,
             machine,
@@ -137,6 +138,9 @@ class Worker:
             fits_chunk=True,
         )
         engine.check()
+        facts = engine.facts
+        engine.kept.files = kept_files_of(launch, machine, checkpoint, facts, tokenizer.hash)
+        _use_gate(engine, launch, machine)
         pricing = _pricing(launch, machine, engine, checkpoint)
         if engine.is_drafting:
             pricing.start()
@@ -148,12 +152,12 @@ class Worker:
         self._loop = self._build_loop(launch, machine, engine, pricing, checkpoint, tokenizer)
         self._preparer = Preparer(
             PromptWriter(tokenizer, template),
-            engine.facts.defaults,
+            facts.defaults,
             GrammarCompiler(
                 tokenizer.serialized, width=checkpoint.config.vocab_size, end_ids=end_ids
             ),
             SentBack(launch.settings.warm.first_turn_reasoning),
-            max_len=engine.facts.max_len,
+            max_len=facts.max_len,
             vocab_size=checkpoint.config.vocab_size,
             inbox=self._to_preparer,
             loop=self._to_loop,
@@ -258,6 +262,7 @@ def calibrate(launch: Launch) -> int:
     if not engine.is_drafting:
         raise StartFault("Nothing guesses tokens with these settings, so there are no prices.")
     engine.check()
+    _use_gate(engine, launch, machine)
     pricing = _pricing(launch, machine, engine, checkpoint)
     prices = pricing.measure()
     endpoint.release()
@@ -291,13 +296,26 @@ def _pricing(launch: Launch, machine: Machine, engine: Engine, checkpoint: Check
             limit_s=CALIBRATION_CUDA_S if is_cuda else CALIBRATION_CPU_S,
         ),
         PriceFile(Path(launch.state_dir) / "prices", fingerprint),
-        free_bytes=_free_cuda_bytes if is_cuda else free_memory_bytes,
+        has_room=engine.has_room,
         clock=time.perf_counter,
     )
 
 
-def _free_cuda_bytes() -> int:
-    return int(torch.cuda.mem_get_info()[0])
+def _end_ids(checkpoint: Checkpoint, tokenizer: TextTokenizer) -> tuple[int, ...]:
+    found = checkpoint.end_ids or tokenizer.ids_of(checkpoint.config.family.end_tokens)
+    if not found:
+        raise StartFault("The model's files do not say which token ends an answer.")
+    return found
+
+
+def _use_gate(engine: Engine, launch: Launch, machine: Machine) -> None:
+    """Raises: StartFault, when the model leaves no memory to serve with."""
+    settings = launch.settings.memory
+    host = gate_of("cpu", MemorySettings(), ()).has_room if machine.device == "cuda" else None
+    side = launch.settings.side
+    side_tokens = side.prompt + side.output if side.enabled else 0
+    make = partial(gate_of, machine.device, settings)
+    engine.use_gate(make, host, side_tokens=side_tokens)
 
 
 def _read_launch(text: str) -> Launch:

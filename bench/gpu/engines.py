@@ -13,7 +13,7 @@ from bench.gpu.near_ties import gaps_in_ulps
 from bench.gpu.notes import Stage
 from bench.gpu.timing import settled_clock
 from worker.draft.base import Drafter
-from worker.engine import Engine, EngineFacts, Speculation
+from worker.engine import Engine, EngineFacts
 from worker.models.config import SamplingDefaults
 from worker.models.decoder import Decoder
 from worker.sampling.chooser import Chooser, Chosen, Logits
@@ -22,7 +22,9 @@ from worker.sampling.sampler import gumbel_noise
 from worker.settings import MOST_ROWS, Machine
 from worker.speculation.cut import Bounds
 from worker.speculation.prices import Prices
+from worker.speculation.speculation import Speculation
 from worker.state.ask import Ask
+from worker.state.keeping import Keeping
 from worker.state.slot import Slot
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)
@@ -51,7 +53,7 @@ def engine_of(model: Decoder, drafters: Sequence[Drafter], stage: Stage, *, chun
         defaults=SamplingDefaults(),
     )
     speculation = Speculation(FREE, Bounds(MOST_ROWS), lambda: drafters)
-    return Engine(model, (), machine, facts, speculation, settled_clock(stage))
+    return Engine(model, (), machine, facts, speculation, Keeping(), settled_clock(stage))
 
 
 class Following(Chooser):

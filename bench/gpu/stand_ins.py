@@ -13,14 +13,16 @@ class _Logger:
 
 
 def _none(*_: Any) -> None:
-    raise RuntimeError("there is no grammar here")
+    raise RuntimeError("there is no grammar and no file of a kept state here")
 
 
-# By module: what the engine takes from it. No grammar is ever compiled here.
+# By module: what the engine takes from it. No grammar is compiled here, no state kept in a file.
 ABSENT: dict[str, dict[str, Any]] = {
     "structlog": {"get_logger": _Logger},
     "llguidance": {"LLMatcher": _none},
     "llguidance.numpy": {"allocate_token_bitmask": _none, "fill_next_token_bitmask": _none},
+    "safetensors": {"SafetensorError": OSError, "safe_open": _none},
+    "safetensors.torch": {"save_file": _none},
 }
 
 

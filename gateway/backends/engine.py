@@ -312,7 +312,7 @@ class EngineLink:
         """The worker is gone: its runs end, and it must introduce itself again."""
         if self.ready is not None:
             log.warning("lease.lost", worker_id=self.ready.worker_id, reason=reason)
-        self.ready = None
+        self.ready = self.last_beat = None
         self._became_ready.clear()
         for run in self._runs.values():
             run.put(None)
@@ -366,7 +366,8 @@ class EngineLink:
                 self._became_ready.set()
                 log.info("lease.taken", worker_id=message.worker_id, model=message.model)
             case Beat():
-                self.last_beat = message
+                if self.ready is not None:  # one that comes later is of nobody
+                    self.last_beat = message
             case Drain():
                 self._is_draining = True
             case Embedded() | CacheInfo() | Refused(run_id=None):

@@ -4,12 +4,17 @@ Counting is a few additions to plain dicts; prometheus-client is loaded when som
 first time. No label holds a key, a user or text.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.ledger.entry import Entry
+
+if TYPE_CHECKING:
+    from gateway.observe.worker import WorkerCounts
 
 PREFIX = "tandem_"
 BUCKETS_MS = (
@@ -49,10 +54,11 @@ Source = Callable[[], Iterable[tuple[str, Labels, float]]]
 
 
 class Metrics:
-    """The counts of one process. `sources` are asked when somebody wants to see them."""
+    """The counts of one process. `sources` and `worker` are asked when somebody wants to see."""
 
     def __init__(self) -> None:
         self.sources: list[Source] = []
+        self.worker: Callable[[], WorkerCounts | None] = lambda: None
         self.tap_faults = 0
         self._kinds: dict[tuple[str | None, ...], _OfKind] = {}
 
@@ -76,6 +82,10 @@ class Metrics:
     async def shown(self) -> Values:
         """What `/metrics` shows."""
         return self.values()
+
+    async def shown_worker(self) -> WorkerCounts | None:
+        """What `/metrics` shows of the engine's worker, which counts for itself."""
+        return self.worker()
 
     def values(self) -> Values:
         """Everything that this process knows now, by family and labels."""
@@ -103,7 +113,7 @@ def add_up(all_values: Iterable[Values]) -> Values:
     return total
 
 
-def exposition(values: Values) -> tuple[str, bytes]:
+def exposition(values: Values, worker: WorkerCounts | None) -> tuple[str, bytes]:
     """Content type and body of `/metrics`.
 
     Source: Prometheus text exposition format.
@@ -111,15 +121,16 @@ def exposition(values: Values) -> tuple[str, bytes]:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Shown(values))
+    registry.register(_Shown(values, worker))
     return CONTENT_TYPE_LATEST, generate_latest(registry)
 
 
 class _Shown:
     """A collector, as prometheus-client wants it."""
 
-    def __init__(self, values: Values) -> None:
+    def __init__(self, values: Values, worker: WorkerCounts | None) -> None:
         self._values = values
+        self._worker = worker
 
     def collect(self) -> Iterator[Any]:
         """Every family with its samples."""
@@ -144,6 +155,10 @@ class _Shown:
                 assert not isinstance(value, list)
                 shown.add_metric(labels, value)
             yield shown
+        if self._worker is not None:
+            from gateway.observe.worker import shown_families
+
+            yield from shown_families(self._worker)
 
 
 class _OfKind:

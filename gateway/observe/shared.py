@@ -2,7 +2,11 @@
 
 Each process keeps its counts in a file of the folder they share. A number belongs to one process at
 a time; who gets it after a death goes on counting where the file stands, so no counter ever falls.
+The engine's worker is one for all and tells each the same: its counts are shown as the process that
+is asked has heard them, or as they were shown last by another that had heard more.
 """
+
+from __future__ import annotations
 
 import asyncio
 import json
@@ -11,15 +15,20 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from gateway.observe.metrics import FAMILIES, Metrics, Values, add_up
 
+if TYPE_CHECKING:
+    from gateway.observe.worker import WorkerCounts
+
 log = structlog.get_logger(__name__)
 
 WRITE_S = 1.0  # a hard kill costs the counts of so long a time
 _FILES = "metrics-*.json"
+_WORKER_FILES = "worker-*.json"  # the worker as it was shown last by each process
 _GAUGES = frozenset(family.name for family in FAMILIES if family.kind == "gauge")
 
 
@@ -30,8 +39,9 @@ def metrics_file(folder: Path, number: int) -> Path:
 
 def forget_all(folder: Path) -> None:
     """Begins at zero."""
-    for path in folder.glob(f"{_FILES}*"):
-        path.unlink()
+    for pattern in (_FILES, _WORKER_FILES):
+        for path in folder.glob(f"{pattern}*"):
+            path.unlink()
 
 
 def retire(path: Path) -> None:
@@ -42,10 +52,7 @@ def retire(path: Path) -> None:
 
 def read(path: Path) -> Values:
     """The counts in a file; none where there is none. Raises: OSError."""
-    try:
-        known = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
+    known = _read_json(path) or {}
     return {
         name: {tuple(labels): value for labels, value in samples} for name, samples in known.items()
     }
@@ -58,6 +65,7 @@ class SharedMetrics(Metrics):
         super().__init__()
         self._folder = folder
         self._path = metrics_file(folder, number)
+        self._worker_path = folder / f"worker-{number}.json"
         self._before = _lasting(read(self._path))
         self._disk = Lock()  # one thread at a time writes
         self._turns = count(1)
@@ -69,6 +77,11 @@ class SharedMetrics(Metrics):
         that the next process that is asked shows no less."""
         turn, own = self._turn()
         return await asyncio.to_thread(self._with_others, turn, own)
+
+    async def shown_worker(self) -> WorkerCounts | None:
+        """The worker that this process is connected to, as the best informed one knows it."""
+        own = self.worker()
+        return None if own is None else await asyncio.to_thread(self._best_known, own)
 
     async def keep_written(self) -> None:
         """Writes the file again and again, until it is cancelled."""
@@ -105,6 +118,18 @@ class SharedMetrics(Metrics):
         self._write(turn, own)
         return add_up([own, *self._others()])
 
+    def _best_known(self, own: WorkerCounts) -> WorkerCounts:
+        from gateway.observe.worker import WorkerCounts, newest
+
+        with self._disk:
+            if self._has_left:
+                return own
+            shown = filter(None, map(_read_json, self._folder.glob(_WORKER_FILES)))
+            best = newest(own, map(WorkerCounts.from_json, shown))
+            if best is own:
+                _write_json(self._worker_path, own.to_json())
+            return best
+
     def _others(self) -> Iterator[Values]:
         if self._has_left:
             return
@@ -118,7 +143,17 @@ def _lasting(values: Values) -> Values:
 
 
 def _write(path: Path, values: Values) -> None:
-    known = {name: [*samples.items()] for name, samples in values.items() if samples}
+    _write_json(path, {name: [*samples.items()] for name, samples in values.items() if samples})
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _write_json(path: Path, known: Any) -> None:
     part = path.with_suffix(".json.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w") as file:

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 import uvloop
 
-from gateway.app import LAST_ANSWERS_S, STOP_CUT_S, build_launch
+from gateway.app import LAST_ANSWERS_S, STOP_CUT_S, build_launch, worker_end_s
 from gateway.ledger.books import STOP_S
 from gateway.ledger.command import open_database
 from gateway.observe.shared import forget_all, metrics_file, retire
@@ -164,7 +164,7 @@ class Parent:
         grace_s = self._settings.server.drain_s + END_S
         await asyncio.gather(*(child.stop(grace_s) for child in self._children))
         if self._worker is not None:
-            await self._worker.stop(STOP_CUT_S)
+            await self._worker.stop(worker_end_s(self._settings))
         return max(child.final_status() for child in self._children)
 
     def _tell_worker_lost(self, how: str) -> None:

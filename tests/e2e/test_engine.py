@@ -18,7 +18,7 @@ import pytest
 
 from gateway.embedded_model import model_path
 from gateway.settings.types import Settings
-from tests.e2e.processes import ask_each, is_alive, until
+from tests.e2e.processes import ask_each, is_alive, metric, shown, until
 from tests.e2e.server import Server, serving
 
 pytestmark = [pytest.mark.worker, pytest.mark.model]
@@ -201,6 +201,9 @@ def test_every_request_has_one_row_with_the_engines_counts(server: Server) -> No
     assert row["ttft_ms"] == row["queue_ms"] + row["prompt_ms"]
     assert (row["path"], row["backend"], row["usage_source"]) == ("managed", "worker", "backend")
     assert (row["outcome"], row["finish_reason"]) == ("succeeded", "stop")
+    until(lambda: metric(server, 'tandem_worker_requests_total{finish="stop"'), "its next beat")
+    assert metric(server, "tandem_worker_cache_misses_total") >= 1  # the first prompt of all
+    assert metric(server, "tandem_worker_ttft_ms_count") >= 1
 
 
 def worker_pid(server: Server) -> int:
@@ -275,6 +278,10 @@ def test_several_processes_share_one_worker_and_hear_at_once_when_it_dies(tmp_pa
             server, {"model": "TandemLLM", "messages": QUESTION, "temperature": 0, "max_tokens": 4}
         )
         pid = worker_pid(server)
+        until(
+            lambda: shown(server, "tandem_worker_requests_total") == {float(len(asked))},
+            "the worker's own count, whichever process is asked",
+        )
         assert server.stop() == 0
         assert not is_alive(pid)
         assert asked <= {row["request_id"] for row in rows(server)}

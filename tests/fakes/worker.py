@@ -20,6 +20,7 @@ from proto.messages import (
     Embed,
     Hello,
     LinkMessage,
+    Metric,
     MonitorCounts,
     Queued,
     Ready,
@@ -53,6 +54,7 @@ class FakeWorker:
         self.cache = cache
         self.heard: list[LinkMessage] = []
         self.ready = READY
+        self.metrics: tuple[Metric, ...] = ()  # in each beat
         self.is_silent = False
         self._peer = b""
 
@@ -129,5 +131,5 @@ class FakeWorker:
     async def _beat(self) -> None:
         while True:
             if self._peer and not self.is_silent:
-                await self.send(Beat("idle"))
+                await self.send(Beat("idle", metrics=self.metrics))
             await asyncio.sleep(0.2)

@@ -142,6 +142,14 @@ def test_a_histogram_passes_as_json() -> None:
     assert codec.decode(codec.encode(beat)) == beat
 
 
+def test_a_value_that_is_nested_without_end_is_a_declared_fault() -> None:
+    value = b"\x91" * 1000 + b"\x01"  # what msgpack unpacks and we cannot walk through
+    data = codec.encode(Beat("busy", metrics=(Metric("a", {}, "here"),)))
+    assert msgpack.unpackb(value)
+    with pytest.raises(CodecFault, match="deep"):
+        codec.decode(data.replace(msgpack.packb("here"), value))
+
+
 def test_absent_optional_fields_take_no_room() -> None:
     done = Done("r", 1, "stop", Usage(1, 1), Timings(), Speculation(), "none", MonitorCounts())
     fields = msgpack.unpackb(codec.encode(done))

@@ -11,7 +11,17 @@ from weakref import WeakSet
 from tiny_text import tiny_tokenizer
 
 from proto.chat import Call, Message, Params, TextPart
-from proto.messages import Caps, Delta, Done, FromWorker, Hello, LinkMessage, Ready, Submit
+from proto.messages import (
+    Caps,
+    Delta,
+    Done,
+    FromWorker,
+    Hello,
+    LinkMessage,
+    Metric,
+    Ready,
+    Submit,
+)  # fmt: skip
 from proto.plan import Plan
 from proto.worker_settings import QueueSettings, SideSettings, WarmSettings
 from worker import prefill
@@ -22,6 +32,7 @@ from worker.embedding.lane import EmbedLane, TextEmbedder
 from worker.grammar.compiler import GrammarCompiler
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
+from worker.memory_gate import Verdict
 from worker.models.config import SamplingDefaults
 from worker.prepare import Preparer
 from worker.pricing import Pricing
@@ -119,7 +130,11 @@ class ScriptedEngine:
         self.side = _slot(clock)
         self._free = [_slot(clock) for _ in range(slots)]
         self.kv_bytes_free = 7
+        self.to_file = 0  # pieces of kept states that are worth a file
         self.has_room_aside = True
+        self.verdict = "fits"  # on the memory of each prompt, but of those in `verdicts`
+        self.verdicts: dict[tuple[int, ...], str] = {}
+        self.starved: list[Slot] = []  # those for which there is no memory to grow
         self.dropped_aside: list[Slot] = []
         self.kept_bytes = {"slot": 100, "prefix": 4096}  # by kind, one entry each
         self.cleared: list[frozenset[str]] = []  # what was asked for, in order
@@ -139,6 +154,16 @@ class ScriptedEngine:
         assert slot not in self._free
         if slot is not self.side:
             self._free.append(slot)
+
+    def room_for(self, ask: Ask) -> Verdict:
+        kind = self.verdicts.get(ask.prompt, self.verdict)
+        return Verdict(kind, 11, 5, 10, 9)
+
+    def grow(self, slot: Slot) -> bool:
+        return slot not in self.starved
+
+    def memory_samples(self) -> tuple[Metric, ...]:
+        return ()
 
     def set_aside(self, slot: Slot) -> Any:
         if self.has_room_aside:
@@ -218,6 +243,10 @@ class ScriptedEngine:
         slot.ctx += ids
         slot.chooser.skip(len(ids))
         slot.commit_forward(len(ids))
+
+    def file_away(self) -> bool:
+        self.to_file -= self.to_file > 0
+        return self.to_file > 0
 
     def _write(self, slot: Slot) -> Chosen:
         token = self.script(tuple(slot.ctx), slot.chooser.number)
@@ -322,7 +351,7 @@ class Bench:
         self.board = Board(self.clock.now)
         self.price_file, self.free_bytes = NoFile(), 1 << 40
         self.pricing = Pricing(
-            self.engine, SCOPE, self.price_file, free_bytes=lambda: self.free_bytes,
+            self.engine, SCOPE, self.price_file, has_room=lambda need: need <= self.free_bytes,
             clock=self.clock,
         )  # fmt: skip
         self.others: list[str] = []  # runs that stand beside the one a test looks at

@@ -11,13 +11,14 @@ from near_ties import NEAR_TIE_ULPS, Comparison, ulp
 
 from proto.worker_settings import Launch, WeightLayout, WorkerSettings
 from worker.build import build_engine
-from worker.engine import Engine, Speculation
+from worker.engine import Engine
 from worker.loading.locate import open_checkpoint
 from worker.sampling.chooser import Chooser, Chosen, Logits
 from worker.sampling.params import Sampling
 from worker.settings import Machine
 from worker.speculation.cut import Bounds
 from worker.speculation.drafting import Drafting
+from worker.speculation.speculation import Speculation
 from worker.text.tokenizer import tokenizer_from_gguf
 
 GREEDY = Sampling(temperature=0.0, top_p=1.0, top_k=0, min_p=0.0, seed=0)

@@ -94,14 +94,27 @@ def test_two_sequences_in_turn_write_what_each_writes_alone(any_folder: Path):
     assert both == alone
 
 
-def test_the_cache_grows_by_chunks(folder: Path):
+def test_there_is_room_for_a_prompt_and_its_answer_before_anything_is_read(folder: Path):
+    engine = _engine(folder, chunk=32)
+    slot = opened(engine, PROMPT, Chooser(SEEDED, PROMPT), output=200)
+    capacity = slot.cache.kv.capacity
+    assert len(PROMPT) + 200 + 64 <= capacity < len(PROMPT) + 200 + 64 + 32
+    read(engine, slot)
+    write_on(engine, slot, 190)
+    assert slot.cache.kv.capacity == capacity
+    assert engine.kv_bytes_free == 1 * (512 + 64) * 4 * 2 * 2 * 16 * 4
+
+
+def test_a_long_answer_grows_by_an_eighth(folder: Path):
     engine = _engine(folder, chunk=32)
     slot = _open(engine, PROMPT)
-    assert slot.cache.kv.capacity == 32
-    engine.read_chunk(slot, 32)
-    engine.read_chunk(slot, 64)
-    assert slot.cache.kv.capacity == 64
-    assert engine.kv_bytes_free == 1 * (512 + 64) * 4 * 2 * 2 * 16 * 4
+    read(engine, slot)
+    grown = []
+    for _ in range(120):
+        assert engine.grow(slot)
+        grown.append(slot.cache.kv.capacity)
+        write_on(engine, slot, 1)
+    assert sorted(set(grown)) == [160, 192, 224, 256, 320]
 
 
 def test_the_state_of_delta_layers_counts_in_what_slots_may_take(tmp_path: Path):

@@ -197,7 +197,7 @@ def test_who_asks_for_less_is_expected_to_write_less_and_who_outlives_the_averag
     bench.say(submit("few", params={"max_tokens": 21}))
     bench.say(submit("many", credit=9999, params={"max_tokens": 1000}))
     bench.turn(1)
-    (few,), (many,) = bench.loop._running, bench.loop._queue
+    (few,), (many,) = bench.loop._lanes.running, bench.loop._queue
     assert rates.work(few).write_s == pytest.approx(2.0, rel=0.01)
     assert rates.work(many).write_s == pytest.approx(3.9, rel=0.01)
     bench.turn_until_done("few")
@@ -245,7 +245,7 @@ def test_time_that_short_requests_take_is_in_an_estimate():
     bench.say(submit("next", params={"max_tokens": 65}))
     bench.turn()
     estimated_s = next(est for run, _, est in told.places if run.id == "next")
-    left_s = bench.loop._rates.work(bench.loop._running[0]).write_s
+    left_s = bench.loop._rates.work(bench.loop._lanes.running[0]).write_s
     assert estimated_s == pytest.approx(2 * left_s, rel=0.1)
 
 

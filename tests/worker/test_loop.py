@@ -271,3 +271,14 @@ def test_a_burst_on_an_idle_worker_fills_lane_and_queue():
     for number in range(9):
         bench.turn_until_done(f"r{number}")
     assert not bench.messages(Refused)
+
+
+def test_kept_states_are_filed_away_only_while_nothing_else_is_to_be_done():
+    bench = _bench(ending_after(3))
+    bench.engine.to_file = 3
+    bench.say(submit())
+    bench.turn_until_done("r1")
+    assert bench.engine.to_file == 3
+    for left in (2, 1, 0, 0):
+        assert bench.loop.turn() is (left > 0)
+        assert bench.engine.to_file == left

@@ -344,7 +344,7 @@ def test_a_fault_in_the_text_of_one_run_ends_that_run_alone(monkeypatch: pytest.
     for run_id in ("r1", "r2"):
         bench.say(submit(run_id))
     bench.turn()
-    broken = bench.loop._running[0]
+    broken = bench.loop._lanes.running[0]
     monkeypatch.setattr(broken.text, "push", lambda *_: 1 / 0)
     dones = {run_id: bench.turn_until_done(run_id) for run_id in ("r1", "r2")}
     assert (dones[broken.id].finish, dones[broken.id].error) == ("error", "ZeroDivisionError")

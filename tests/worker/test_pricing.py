@@ -27,8 +27,8 @@ def _file(folder: Path) -> PriceFile:
 
 def _pricing(bench: Bench, file: PriceFile, scope: Scope | None = None) -> Pricing:
     return Pricing(
-        bench.engine, scope or bench.pricing._scope, file, free_bytes=lambda: bench.free_bytes,
-        clock=bench.clock,
+        bench.engine, scope or bench.pricing._scope, file,
+        has_room=lambda need: need <= bench.free_bytes, clock=bench.clock,
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_free_memory_is_that_of_the_machine_within_the_limit_of_its_container(
 
 
 @pytest.mark.parametrize(
-    ("free_bytes", "contexts"), [(2 * 1028, [256, 1024]), (2 * 1028 - 1, [256]), (2 * 260, [256])]
+    ("free_bytes", "contexts"), [(1028, [256, 1024]), (1027, [256]), (260, [256])]
 )
 def test_contexts_that_the_machine_has_no_room_for_are_left_out(
     free_bytes: int, contexts: list[int]
@@ -130,7 +130,7 @@ def test_contexts_that_the_machine_has_no_room_for_are_left_out(
 
 def test_b27_no_byte_is_taken_for_measuring_without_asking():
     bench = _bench()
-    bench.free_bytes = 2 * 260 - 1
+    bench.free_bytes = 259
     with capture_logs() as logs:
         assert bench.pricing.measure() is None
     assert _events(logs) == ["prices.not_measured"]

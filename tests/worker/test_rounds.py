@@ -43,7 +43,7 @@ from worker.draft.block import BlockDrafter
 from worker.draft.form import FormDrafter
 from worker.draft.lookup import CopyRates, LookupDrafter
 from worker.draft.suffix_store import SuffixStores
-from worker.engine import Engine, Speculation
+from worker.engine import Engine
 from worker.faults import LoadFault
 from worker.grammar.forms import form_of
 from worker.grammar.matcher import Matcher
@@ -58,6 +58,7 @@ from worker.settings import Machine
 from worker.speculation.cut import Bounds
 from worker.speculation.drafting import Drafting
 from worker.speculation.prices import UNMEASURED, Prices, RoundPrices
+from worker.speculation.speculation import Speculation
 from worker.speculation.tree import DraftTree, only_root
 from worker.speculation.walk import walk
 from worker.state.facts import CacheFacts

@@ -16,6 +16,7 @@ from worker.state.keeping import Keeping
 from worker.state.kept import Kept
 from worker.state.kv import KvCache
 from worker.state.lineage import Exactness, Lineage
+from worker.state.room import Sizes
 from worker.state.slot import Slot
 from worker.state.snapshots import Kind, Snapshot, SnapshotStore
 from worker.state.start import NOTHING, Source, Start, Wanted
@@ -261,7 +262,7 @@ def _counted(budget: int, entry: int) -> tuple[Kept, Account]:
         return slot
 
     keeping = Keeping(store_bytes=budget * ROW, entry_bytes=entry * ROW, guest_bytes=0)
-    kept = Kept(new, slots=1, keeping=keeping, size_of=lambda length: length * ROW)
+    kept = Kept(new, slots=1, keeping=keeping, sizes=Sizes(lambda length: length * ROW))
     account.store = kept._store
     return kept, account
 

@@ -52,9 +52,11 @@ class Drafter(Protocol):
         ...
 
     def freeze(self) -> tuple[Tensor, ...]:
-        """Copies of what it cannot make again from the ids of the sequence alone."""
+        """Copies of what it cannot make again from the ids of the sequence alone; empty where there
+        is nothing of the kind, or it lacks some of it."""
         ...
 
     def thaw(self, ctx: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
-        """Becomes what was frozen, for these ids."""
+        """Becomes what was frozen, for these ids. Where nothing was, though it needs more than the
+        ids, it has no guess until the next sequence that it sees from the first token."""
         ...

@@ -25,9 +25,11 @@ class BlockDrafter:
         self._budget = max_rows - 1
         self._cache = model.new_cache(step)
         self._length = 0  # tokens whose hidden states were read
+        self._is_whole = True  # false where those of the first tokens were never seen
 
     def start(self, salt: str | None, kept: int = 0) -> None:
         """See `Drafter`."""
+        self._is_whole = self._length >= kept
         self.rewind(kept)
 
     def rewind(self, length: int) -> None:
@@ -37,6 +39,8 @@ class BlockDrafter:
     def sync(self, ctx: Sequence[int], taps: Tensor | None) -> None:
         """See `Drafter`."""
         assert taps is not None, "a drafter that reads hidden states was given none"
+        if not self._is_whole:
+            return
         self._model.read(taps, self._cache, self._length)
         self._length += taps.shape[0]
         assert self._length <= len(ctx), "hidden states of more tokens than there are"
@@ -44,6 +48,8 @@ class BlockDrafter:
     def propose(self, ctx: Sequence[int], room: int, chooser: Chooser) -> DraftTree | None:
         """See `Drafter`. None where hidden states are missing, the block passes the context, or its
         logits are no numbers."""
+        if not self._is_whole:
+            return None
         start = len(ctx) - 1
         slots = min(room, self._model.config.block_size - 1)
         is_past_end = start + self._model.config.block_size > self._max_len
@@ -56,9 +62,11 @@ class BlockDrafter:
 
     def freeze(self) -> tuple[Tensor, ...]:
         """See `Drafter`: keys and values of the tokens read."""
-        return self._cache.freeze(self._length)
+        return self._cache.freeze(self._length) if self._is_whole else ()
 
     def thaw(self, ctx: Sequence[int], tensors: tuple[Tensor, ...]) -> None:
         """See `Drafter`."""
-        self._cache.thaw(tensors)
-        self._length = tensors[0].shape[2]
+        self._is_whole = bool(tensors)
+        self._length = tensors[0].shape[2] if tensors else 0
+        if tensors:
+            self._cache.thaw(tensors)

@@ -97,6 +97,16 @@ class Decoder:
         """
         return self._head.plain(states)
 
+    @torch.inference_mode()
+    def is_row_invariant(self) -> bool:
+        """Whether a row's result is bit-equal whatever rows stand beside it (linears only)."""
+        rows = torch.randn(16, self.config.hidden_size, generator=torch.Generator().manual_seed(0))
+        rows = rows.to(self.device)
+        alone = torch.cat([self.logits(rows[i : i + 1]) for i in range(16)])
+        return self.layout.is_row_invariant() and all(
+            torch.equal(self.logits(rows[:count]), alone[:count]) for count in (2, 3, 8, 16)
+        )
+
     def new_cache(self, step: int) -> SequenceCache:
         """An empty cache of the model's shape that grows by `step` tokens."""
         config = self.config
@@ -110,9 +120,14 @@ class Decoder:
         )
         return SequenceCache(kv, self._new_delta())
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state of its delta layers, and so of a copy; 0 where there are none."""
+        return state_bytes(self.config, self.dtype)
+
     def cache_bytes(self, length: int) -> int:
         """Bytes that a cache holds of `length` tokens, in all."""
-        return kv_bytes(self.config, self.dtype, length) + state_bytes(self.config, self.dtype)
+        return kv_bytes(self.config, self.dtype, length) + self.state_bytes
 
     def _new_delta(self) -> DeltaCache | None:
         if (shape := self.config.delta) is None:

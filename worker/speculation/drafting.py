@@ -120,7 +120,9 @@ class Drafting:
     def thaw(
         self, ctx: Sequence[int], frozen: tuple[tuple[Tensor, ...], ...], kept: int | None = None
     ) -> None:
-        """See `Drafter.thaw`; then only the first `kept` tokens."""
+        """See `Drafter.thaw`; then only the first `kept` tokens. `frozen` is empty where the ids
+        are all there is."""
+        frozen = frozen or ((),) * len(self._drafters)
         for drafter, tensors in zip(self._drafters, frozen, strict=True):
             drafter.thaw(ctx, tensors)
             if kept is not None:

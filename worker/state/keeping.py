@@ -1,5 +1,6 @@
 """How much is kept of earlier sequences, by the operator's settings. Knows no tensor."""
 
+import math
 from dataclasses import dataclass
 
 from proto.worker_settings import CacheSettings
@@ -39,6 +40,8 @@ def keeping_of(settings: CacheSettings, *, is_cuda: bool) -> Keeping:
             f"worker.cache.entry_share is {settings.entry_share}; it must be above 0, at most 1."
         )
 
+    _check_files(settings)
+
     def size_bytes(given: int, here: int, cuda: int) -> int:
         return (given or (cuda if is_cuda else here)) * MIB
 
@@ -52,3 +55,17 @@ def keeping_of(settings: CacheSettings, *, is_cuda: bool) -> Keeping:
         is_exact=settings.exact_resume,
         has_shared_prefixes=settings.shared_prefixes,
     )
+
+
+def _check_files(settings: CacheSettings) -> None:
+    disk, spill = settings.disk, settings.spill
+    for name, value, least in (
+        ("disk.max_gb", disk.max_gb, 0.0),
+        ("disk.ttl_d", disk.ttl_d, 0.0),
+        ("disk.min_hits", disk.min_hits, 1),
+        ("spill.max_gb", spill.max_gb, 0.0),
+        ("spill.ttl_h", spill.ttl_h, 0.0),
+        ("spill.time_s", spill.time_s, 0.0),
+    ):
+        if not least <= value < math.inf:
+            raise StartFault(f"worker.cache.{name} is {value}; it must be {least:g} or more.")

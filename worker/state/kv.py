@@ -37,10 +37,14 @@ class KvCache:
         """Bytes held, keys and values together."""
         return 2 * self._keys.numel() * self._keys.element_size()
 
+    def capacity_for(self, length: int) -> int:
+        """Tokens that there is room for when `length` must fit."""
+        return -(-length // self._step) * self._step
+
     def reserve(self, length: int) -> None:
         """Makes room for `length` tokens in all."""
         if length > self.capacity:
-            capacity = -(-length // self._step) * self._step
+            capacity = self.capacity_for(length)
             keys, values = _grown(self._keys, capacity), _grown(self._values, capacity)
             self._keys, self._values = keys, values  # both or, where memory is short, none
 
@@ -72,9 +76,10 @@ class KvCache:
         """Views of the first `length` rows: (kv_heads, length, head_dim) each."""
         return self._keys[layer, :, :length], self._values[layer, :, :length]
 
-    def freeze(self, length: int) -> tuple[Tensor, Tensor]:
-        """Copies of the first `length` rows of all layers."""
-        return self._keys[:, :, :length].clone(), self._values[:, :, :length].clone()
+    def freeze(self, length: int, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Copies of the first `length` rows of all layers, or of those from `start` on."""
+        rows = slice(start, length)
+        return self._keys[:, :, rows].clone(), self._values[:, :, rows].clone()
 
     def thaw(self, keys: Tensor, values: Tensor, length: int | None = None) -> None:
         """Takes back what `freeze` gave, or its first `length` rows."""

@@ -126,6 +126,16 @@ class Slot:
         drafts = tuple(tuple(part.cpu() for part in one) for one in self.drafting.freeze())
         return Snapshot(kind, salt, self.held, self.plan, self.lineage, tensors, drafts)
 
+    def rows(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Copies of some of its keys and values, in host memory."""
+        keys, values = self.cache.kv.freeze(end, start)
+        return keys.cpu(), values.cpu()
+
+    def state_at(self, position: int) -> tuple[Tensor, Tensor]:
+        """Copies of the delta layers' state at a start it has, in host memory."""
+        anchor = self.anchors.at(position)
+        return anchor.recurrent.to("cpu", copy=True), anchor.conv.to("cpu", copy=True)
+
     def end(self) -> None:
         """The run is over; its state stays, and no run holds it."""
         self._chooser = None

@@ -55,6 +55,17 @@ class Snapshot:
             return wanted.start_at(length, self.source, self.exactness, self.plan, same)
         return wanted.start_in_rows(self.source, self.lineage, self.plan, same)
 
+    def rows(self, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Copies of some of its keys and values."""
+        keys, values = self.tensors[:2]
+        return keys[:, :, start:end].clone(), values[:, :, start:end].clone()
+
+    def state_at(self, position: int) -> tuple[Tensor, Tensor]:
+        """The delta layers' state, which is that behind all of it."""
+        assert position == len(self.ids), "a snapshot has no other state"
+        recurrent, conv = self.tensors[2:]
+        return recurrent, conv
+
     @property
     def size_bytes(self) -> int:
         """Bytes of its tensors."""
