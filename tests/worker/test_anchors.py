@@ -72,6 +72,7 @@ def test_the_end_of_before_is_one_of_the_others_at_its_own_place():
     anchors.keep_end(25, SESSION, _delta(25))
     for position in (30, 40):
         anchors.keep(position, GRID, _delta(position))
+    assert anchors.last == 40
     assert _positions(anchors) == [20, 25, 30, 40]  # 10 went for 40: the end is beside the limit
     anchors.keep_end(44, SESSION, _delta(44))
     # 25 stands between 20 and 30 and is the one to go; 40, the newest, is not.

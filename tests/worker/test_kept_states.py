@@ -200,8 +200,28 @@ def test_x4_nothing_is_left_of_what_was_behind_a_resume(any_model: Engine):
     assert slot.kv_len == 149
     prompt = (*slot.ctx[:140], *OTHER[:10])
     slot = taken(engine, prompt)
-    assert slot.start.position == (110 if _is_hybrid(engine) else 140)  # where the answer began
+    # Where its own answer began; of the old anchors at 128 and on none is left.
+    assert slot.start.position == (110 if _is_hybrid(engine) else 140)
     assert tokens(answered(engine, slot)) == tokens(_cold(any_model, prompt).chosen)
+
+
+def test_x4_nothing_is_left_of_an_end_behind_a_resume(any_model: Engine):
+    engine = anew(any_model, **ONE_SLOT)
+    turn(engine, PROMPT[:104], count=2)  # ends at 105, which is no start
+    slot = turn(engine, (*PROMPT[:100], *OTHER[:20]))
+    prompt = (*slot.ctx[:115], *OTHER[:10])
+    slot = taken(engine, prompt)
+    assert slot.start.position == (96 if _is_hybrid(engine) else 115)
+    assert tokens(answered(engine, slot)) == tokens(_cold(any_model, prompt).chosen)
+
+
+def test_a_long_answer_of_a_second_turn_has_an_anchor_a_chunk(engine_of: EngineOf):
+    engine = anew(engine_of("qwen3_5"), Keeping(anchor_tail=1))
+    slot = turn(engine, PROMPT[:90], count=31)
+    slot = taken(engine, (*slot.ctx, *OTHER[:20]))
+    answered(engine, slot, 80)
+    positions = sorted(anchor.position for anchor in slot.anchors if anchor.position > 120)
+    assert positions == [128, 141, 173, 205]
 
 
 @pytest.mark.parametrize("length", [64, 96, 97])

@@ -47,7 +47,8 @@ class Anchors:
     @property
     def last(self) -> int:
         """The position of the last one; 0 where there is none."""
-        return self._all[-1].position if self._all else 0
+        # Starts may have been read behind the end of before.
+        return max((anchor.position for anchor in self._all), default=0)
 
     @property
     def size_bytes(self) -> int:
