@@ -1,11 +1,9 @@
 """`python -m worker` as the gateway starts it: a real process over a real socket."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,80 +11,28 @@ from typing import Any
 
 import pytest
 from scripted import submit
-from tiny_checkpoints import write_tiny
-from tiny_text import tiny_tokenizer
+from started import WAIT_S, WorkerProcess, launch_of, write_served
 from wire import Gateway
 
 from proto.chat import Call, Message, TextPart
 from proto.codec import to_wire
 from proto.messages import Ack, Cancel, Delta, Done, Drain, Hello, Progress, Queued, Ready, Refused
-from proto.worker_settings import Launch, SpeculationSettings, WeightLayout, WorkerSettings
+from proto.worker_settings import SpeculationSettings, WeightLayout, WorkerSettings
 
 HELLO = Hello("g", "i", 1, 1)
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "<|im_start|>assistant\n"
 )
-WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama with a tokenizer of its own and a ChatML template."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    write_tiny("llama", folder)
-    (folder / "tokenizer.json").write_text(tiny_tokenizer().serialized)
+    write_served("llama", folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    # An id that a random model hardly ever writes: runs end by length.
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
     return folder
-
-
-class WorkerProcess:
-    """A started worker; its log lines are read as they come."""
-
-    def __init__(self, launch: Launch, *options: str) -> None:
-        command = [sys.executable, "-m", "worker", "--launch", json.dumps(to_wire(launch))]
-        self.process = subprocess.Popen(
-            [*command, *options],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        self.lines: list[str] = []
-        self.started = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if "worker.started" in line:
-                self.started.set()
-        self.started.set()
-
-    def wait(self) -> int:
-        status = self.process.wait(WAIT_S)
-        self._reader.join(WAIT_S)
-        return status
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.wait()
-        for stream in (self.process.stdin, self.process.stderr):
-            if stream is not None and not stream.closed:
-                stream.close()
-
-
-def _launch(checkpoint: Path, folder: Path, **changes: Any) -> Launch:
-    settings = WorkerSettings(model=str(checkpoint), weights="fp32", threads=1)
-    launch = Launch(
-        settings, "tiny", str(checkpoint), f"ipc://{folder}/w.sock", str(folder), drain_s=30.0
-    )
-    return replace(launch, **changes)
 
 
 @pytest.fixture
@@ -94,7 +40,7 @@ def start(tmp_path: Path, checkpoint: Path) -> Iterator[Any]:
     started: list[WorkerProcess] = []
 
     def start_one(*options: str, **changes: Any) -> WorkerProcess:
-        started.append(WorkerProcess(_launch(checkpoint, tmp_path, **changes), *options))
+        started.append(WorkerProcess(launch_of(checkpoint, tmp_path, **changes), *options))
         return started[-1]
 
     yield start_one
@@ -242,7 +188,7 @@ def test_prices_are_measured_at_the_first_start_or_when_asked_and_read_at_the_ne
     parts, measured = json.loads(stored.read_text())["fingerprint"], stored.read_text()
     assert (parts["layout"], parts["threads"], parts["max_len"]) == ("fp32", 1, 512)
     command = [sys.executable, "-m", "worker", "--launch"]
-    command += [json.dumps(to_wire(_launch(checkpoint, tmp_path))), "--calibrate"]
+    command += [json.dumps(to_wire(launch_of(checkpoint, tmp_path))), "--calibrate"]
     beside = subprocess.run(command, capture_output=True, text=True)
     assert (beside.returncode, beside.stdout) == (2, "")
     assert "already listens" in beside.stderr
@@ -260,7 +206,7 @@ def test_prices_are_measured_at_the_first_start_or_when_asked_and_read_at_the_ne
 
 def test_without_speculation_nothing_is_measured(start: Any, checkpoint: Path, tmp_path: Path):
     off = SpeculationSettings(enabled=False)
-    settings = replace(_launch(checkpoint, tmp_path).settings, speculation=off)
+    settings = replace(launch_of(checkpoint, tmp_path).settings, speculation=off)
     worker = start(settings=settings)
     assert worker.started.wait(WAIT_S)
     assert _events(worker, "prices.") == [] and not (tmp_path / "prices").exists()
@@ -276,7 +222,7 @@ def test_the_embedded_model_knows_the_capital_of_france(
 ):
     # Measuring prices would take twenty seconds of each start.
     settings = WorkerSettings(weights=weights, speculation=SpeculationSettings(enabled=False))
-    launch = _launch(embedded_model, tmp_path, settings=settings)
+    launch = launch_of(embedded_model, tmp_path, settings=settings)
     worker = WorkerProcess(launch)
     try:
         with Gateway(_endpoint(tmp_path)) as gateway:
