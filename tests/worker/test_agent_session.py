@@ -26,7 +26,7 @@ from worker.text.sources import masked_ids, tokenizer_of
 from worker.text.template import ChatTemplate
 
 CHUNK, MAX_LEN = 128, 8_192
-FEW = 10  # turns of the gate; `make test-long` has all
+FEW = 6  # turns of the gate; `make test-long` has all
 BOTH = pytest.mark.parametrize("keeps_reasoning", [True, False], ids=["keeps", "drops"])
 LENGTHS = pytest.mark.parametrize("turns", [FEW, pytest.param(TURNS, marks=pytest.mark.long)])
 COLD = WarmSettings(enabled=False)

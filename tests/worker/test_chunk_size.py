@@ -12,7 +12,10 @@ from worker import build
 from worker.build import build_engine
 from worker.chunk_size import ChunkFingerprint, ChunkSize
 from worker.loading.locate import open_checkpoint
+from worker.sampling.chooser import Chooser
+from worker.sampling.params import Sampling
 from worker.settings import Machine
+from worker.state.ask import Ask
 
 PRINT = ChunkFingerprint("hash", "bf16", "a CPU", "sdpa", 2, 8192, "2", default=256)
 OTHER = ChunkFingerprint("x", "fp32", "b CPU", "flash", 3, 512, "3", default=512)
@@ -96,7 +99,8 @@ def _chunk_of_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefill: i
         fits_chunk=True,
     )  # fmt: skip
     prompt = tuple([5] * 300)
-    assert engine.plan(prompt).starts[1] == engine.facts.chunk
+    slot = engine.open(Ask(prompt, Chooser(Sampling(0.0, 1.0, 0, 0.0, 0), prompt)))
+    assert slot.plan.chunk_end(0, 300) == engine.facts.chunk
     return engine.facts.chunk
 
 

@@ -61,7 +61,8 @@ class Following(Chooser):
 
 def _draft(engine: Engine, drafters: Sequence[Guessing]) -> None:
     engine._speculation = Speculation(ALL_FREE, Bounds(32), lambda: drafters)
-    engine._free[0].drafting = Drafting(drafters, (), lambda: 0.0)
+    for slot in engine.kept._idle:
+        slot.drafting = Drafting(drafters, (), lambda: 0.0)
 
 
 def _write(engine: Engine, prompt: tuple[int, ...], chooser: Chooser, count: int) -> list[int]:

@@ -4,6 +4,7 @@ import os
 import resource
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -214,16 +215,20 @@ def test_a_place_that_cannot_be_written_is_told_once_and_no_error(tmp_path: Path
     assert folder.not_written == 2 and list(folder) == []
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """No file can grow beyond 200 bytes, as on a disk that is full."""
+@contextmanager
+def _small_files() -> Iterator[None]:
+    """No file can grow beyond 200 bytes, as on a disk that is full. Not for a whole test: what
+    pytest writes is a file, too."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_file_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, small_files: None):
+def test_a_file_that_does_not_fit_leaves_nothing_behind(tmp_path: Path):
     folder = _folder(tmp_path, Clock())
-    assert _write(folder, "x", 1e6) == 0
+    with capture_logs(), _small_files():
+        assert _write(folder, "x", 1e6) == 0
     assert not list(tmp_path.iterdir())
