@@ -33,7 +33,7 @@ SHOWN = (2, 10, 20, 30)  # turns whose cold time is measured as well
 LEAST_RATIO = 20.0  # of cold over resumed, in the last turn
 MAX_LEN = 8192
 ANSWER = 32  # tokens at most
-RESULT_CHARS = 700  # of a tool's result, about 200 tokens
+RESULT_CHARS = 430  # of a tool's result, about 150 tokens
 
 
 @dataclass
