@@ -158,9 +158,10 @@ class Sessions:
 
 
 def _system() -> Message:
-    text = (TEXTS / "passage.txt").read_text("utf-8")
-    rules = f"You help with the work below. It is about a place:\n\n{text}"
-    return Message("system", (TextPart(rules),))
+    """Rules as agents have them: some two thousand tokens before the first message."""
+    names = ("passage.txt", "source.txt", "chat.txt", "fresh.txt")
+    texts = "\n\n".join((TEXTS / name).read_text("utf-8") for name in names)
+    return Message("system", (TextPart(f"You help with the work below.\n\n{texts}"),))
 
 
 def _result(turn: int) -> Message:

@@ -43,6 +43,7 @@ worker:
   threads: 1
   parallel: {lanes}
   queue: {{size: 16, timeout_s: 30, open_after_s: 1}}
+  cache: {{store_mb: 8, spill: {{enabled: false}}}}  # kept on purpose, but it would hide a leak
 """
 
 
