@@ -194,8 +194,7 @@ class Engine:
         def work_bytes(length: int) -> int:
             return workspace.chunk_bytes(length) + workspace.verify_bytes(length)
 
-        is_host = has_host_room is None
-        self._gate = gate = make(self.kept.shelves(is_host=is_host))
+        self._gate = gate = make(self.kept.shelves(is_host=has_host_room is None))
         self._idle_work_bytes = work_bytes(self.facts.max_len)
         self.kept.room.use_gate(gate, work_bytes, has_host_room)
 
@@ -237,8 +236,7 @@ class Engine:
         self.kept.drop_aside(frozen)
 
     def open_ahead(self, prompt: tuple[int, ...], cuts: tuple[int, ...], salt: str) -> Slot | None:
-        """The slot of a conversation, to read what its next prompt begins with; None where there
-        is nothing to do."""
+        """The slot in which a conversation's next prompt is to be read ahead, if there is one."""
         return self.kept.open_ahead(prompt, self._plan(prompt, cuts), salt)
 
     def file_away(self) -> bool:

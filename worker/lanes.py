@@ -4,10 +4,12 @@ Knows what to ask of the engine; no step of a run, no message but a refusal, and
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from proto.faults import Refusal
 from worker.admission import Queue, memory_full
+from worker.memory_gate import Verdict
 from worker.memory_wait import MemoryWait
 from worker.reporter import Reporter
 from worker.run import Run
@@ -30,7 +32,7 @@ class Lanes:
         *,
         lanes: int,
         clock: Callable[[], float],
-        fail: Callable[[Run, Exception], None],
+        guard: Callable[[Run], AbstractContextManager[None]],
     ) -> None:
         self.count = lanes
         self.running: list[Run] = []
@@ -39,7 +41,7 @@ class Lanes:
         self._shared = shared
         self._tell = tell
         self._clock = clock
-        self._fail = fail  # ends a run that was started, by a fault
+        self._guard = guard  # a fault in it ends that run alone
         self._wait: MemoryWait[Run] = MemoryWait()
 
     @property
@@ -67,14 +69,10 @@ class Lanes:
 
     def _try(self, run: Run) -> None:
         run.shared = self._shared.peek(run)
-        try:
-            verdict = self._engine.room_for(run.ask(is_side=False))
-        except AssertionError:
-            raise
-        except Exception as fault:  # noqa: BLE001 - one request must not end the worker
-            self.drop(run)
-            self._fail(run, fault)
-            return
+        with self._guard(run):
+            self._settle(run, self._engine.room_for(run.ask(is_side=False)))
+
+    def _settle(self, run: Run, verdict: Verdict) -> None:
         if verdict.kind == "wait" and not self.running:
             # Nothing that could end holds it: others on this machine do.
             self._refuse(run, memory_full())
@@ -103,14 +101,9 @@ class Lanes:
         """Gives a run its slot, or ends it where that fails."""
         run.record.admitted_s = run.told_s = self._clock()
         run.shared = self._shared.take(run)
-        try:
+        with self._guard(run):
             run.slot = self._engine.open(run.ask(is_side=is_side))
-        except AssertionError:
-            raise
-        except Exception as fault:  # noqa: BLE001 - one request must not end the worker
-            self._fail(run, fault)
-            return
-        run.record.start = run.slot.start
+            run.record.start = run.slot.start
 
     def drop(self, run: Run) -> None:
         """A run leaves the queue without having been started."""
@@ -140,14 +133,9 @@ class Lanes:
             if run.aside is None or run.is_parked:
                 continue
             if self._engine.free_slots or self._set_aside():
-                try:
+                with self._guard(run):
                     run.slot = self._engine.take_back(run.aside, run.chooser)
-                except AssertionError:
-                    raise
-                except Exception as fault:  # noqa: BLE001 - one request must not end the worker
-                    self._fail(run, fault)
-                    continue
-                run.aside = run.aside if run.slot is None else None
+                    run.aside = run.aside if run.slot is None else None
 
     def _set_aside(self) -> bool:
         """Frees the slot of a run that waits for its client, who must not hold up the next."""

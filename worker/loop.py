@@ -4,7 +4,8 @@ A plain synchronous loop: what it owns changes nowhere else. Commands come in th
 messages go out through another.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -106,7 +107,7 @@ class Loop:
             outbox, self._metrics, self._rates, tokenizer_hash=tokenizer_hash, clock=clock
         )
         self._lanes = Lanes(
-            engine, queue, self._shared, self._tell, lanes=lanes, clock=clock, fail=self._fail
+            engine, queue, self._shared, self._tell, lanes=lanes, clock=clock, guard=self._guard
         )
         self._steps = Steps(
             engine, self._shared, pricing, self._rates, self._metrics, self._tell, clock,
@@ -293,19 +294,24 @@ class Loop:
         return self._rates.stepped_s - stepped_s
 
     def _advance(self, run: Run) -> None:
-        try:
+        ending = None
+        with self._guard(run):
             ending = self._steps.step(run)
-        except AssertionError:
-            raise
-        except Exception as fault:  # noqa: BLE001 - one request must not end the worker
-            self._fail(run, fault)
-            return
         if ending is not None:
             self._end(run, ending)
 
-    def _fail(self, run: Run, fault: Exception) -> None:
-        log.error(ROUND_FAILED, run_id=run.id, exc_info=fault)
-        self._end(run, Ending("error", "internal", type(fault).__name__), is_sound=False)
+    @contextmanager
+    def _guard(self, run: Run) -> Iterator[None]:
+        """One request must not end the worker: what fails in here ends that run alone."""
+        try:
+            yield
+        except AssertionError:
+            raise
+        except Exception as fault:
+            log.exception(ROUND_FAILED, run_id=run.id)
+            if run in self._queue:
+                self._lanes.drop(run)
+            self._end(run, Ending("error", "internal", type(fault).__name__), is_sound=False)
 
     # The end of a run that holds a slot, in every way there is.
 

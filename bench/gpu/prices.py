@@ -16,7 +16,7 @@ from worker.speculation.prices import SHAPES, Prices
 SAMPLES, TINY_SAMPLES = 20, 1  # of each price; on CUDA a worker takes as many
 LIMIT_S = 60.0  # of measuring, at most, as in a worker
 TINY_MAX_LEN = 320
-FREE_SHARE = 0.5  # of the free memory that measuring may take, as in a worker
+FREE_SHARE = 0.5  # of the free memory that measuring may take; a worker asks its memory gate
 
 
 def measure(model: Decoder, stage: Stage, notes: Notes) -> None:
