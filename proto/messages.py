@@ -309,6 +309,9 @@ class CacheInfo:
     collisions: int = 0
 
 
+METRIC_PREFIX = "tandem_worker_"  # of the names of a worker's metrics
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One sample of a worker metric. A histogram's value is a map of buckets, sum and count."""

@@ -14,12 +14,11 @@ from typing import Literal, Protocol
 
 import structlog
 
-from proto.messages import Metric
+from proto.messages import METRIC_PREFIX, Metric
 from proto.worker_settings import MemorySettings
 from worker.faults import StartFault
 from worker.limits import RECLAIMED_AT_ONCE
 from worker.memory import MIB, MemoryLimits, Probe, allocator_cache, limits_of, probe_of
-from worker.metrics import PREFIX
 
 log = structlog.get_logger()
 
@@ -116,9 +115,9 @@ class MemoryGate:
             "held": probe.held(), "allocator_free": probe.allocator_free(), "free": probe.free()
         }  # fmt: skip
         for kind, value in kinds.items():
-            yield Metric(f"{PREFIX}memory_bytes", {"kind": kind}, value)
+            yield Metric(f"{METRIC_PREFIX}memory_bytes", {"kind": kind}, value)
         for step, given in self.reclaimed.items():
-            yield Metric(f"{PREFIX}gate_reclaimed_bytes_total", {"step": step}, given)
+            yield Metric(f"{METRIC_PREFIX}gate_reclaimed_bytes_total", {"step": step}, given)
 
     def _missing(self, need_bytes: int, owner: str | None) -> int:
         """Bytes too many, 0 when it fits. Charged is what the allocator has not got yet."""

@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from proto.chat import Json
-from proto.messages import Metric
+from proto.messages import METRIC_PREFIX, Metric
 from worker.record import RunRecord
 from worker.speculation.round import Round
 from worker.state.facts import CacheFacts
 
-PREFIX = "tandem_worker_"
 BUCKETS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
 BUCKETS_COUNT = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 BUCKETS_RATIO = (0.5, 0.65, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
@@ -93,11 +92,11 @@ class Metrics:
 
     def _samples(self, gauges: dict[str, float]) -> Iterator[Metric]:
         for (name, labels), value in self._counters.items():
-            yield Metric(PREFIX + name, dict(labels), value)
+            yield Metric(METRIC_PREFIX + name, dict(labels), value)
         for name, histogram in self._histograms.items():
-            yield Metric(PREFIX + name, {}, histogram.value())
+            yield Metric(METRIC_PREFIX + name, {}, histogram.value())
         for name, gauge in gauges.items():
-            yield Metric(PREFIX + name, {}, gauge)
+            yield Metric(METRIC_PREFIX + name, {}, gauge)
 
     def _count(self, name: str, by: int, **labels: str) -> None:
         self._counters[name, tuple(labels.items())] += by
@@ -113,9 +112,9 @@ def _kept_samples(kept: CacheFacts) -> Iterator[Metric]:
     }
     for name, (label, values) in by_label.items():
         for value, count in values.items():
-            yield Metric(PREFIX + name, {label: value}, count)
-    yield Metric(PREFIX + "cache_misses_total", {}, kept.misses)
-    yield Metric(PREFIX + "cache_collisions_total", {}, kept.collisions)
+            yield Metric(METRIC_PREFIX + name, {label: value}, count)
+    yield Metric(METRIC_PREFIX + "cache_misses_total", {}, kept.misses)
+    yield Metric(METRIC_PREFIX + "cache_collisions_total", {}, kept.collisions)
 
 
 class _Histogram:

@@ -16,10 +16,9 @@ import structlog
 from proto.chat import reply_message
 from proto.deltas import events_of
 from proto.events import FinishReason
-from proto.messages import Delta, Metric, Submit
+from proto.messages import METRIC_PREFIX, Delta, Metric, Submit
 from proto.worker_settings import WarmSettings
 from worker.limits import WARM_PENDING, WARM_READ
-from worker.metrics import PREFIX
 from worker.types import Prepared, Replied, Warmable
 
 log = structlog.get_logger()
@@ -160,7 +159,7 @@ class WarmPass(Generic[Slot]):
     def samples(self) -> tuple[Metric, ...]:
         """The counts, as the samples of a `Beat`."""
         return tuple(
-            Metric(f"{PREFIX}warm_total", {"event": event}, count)
+            Metric(f"{METRIC_PREFIX}warm_total", {"event": event}, count)
             for event, count in self.counts.items()
         )
 
