@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from worker.prefill import Plan, agreed_length
+from worker.prefixes import shared_length
 from worker.state.lineage import Exactness, Lineage
 
 
@@ -34,8 +35,7 @@ NOTHING = Start()
 
 def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """How many ids are the same from the first on."""
-    most = min(len(one), len(other))
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), most)
+    return shared_length(tuple(one), tuple(other))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from secrets import token_hex
-from typing import TypeVar
 
 from proto.chat import Call, ImagePart, Json, Message, Role, TextPart
 from proto.faults import Refusal
 from worker.limits import SYSTEM_TEXTS
+from worker.prefixes import shared_length
 from worker.text.template import ChatTemplate
 from worker.text.tokenizer import TextTokenizer
 
 # Private-use characters around the marks that stand for spelled control tokens.
 MARK_OPEN, MARK_CLOSE = "\ue000", "\ue001"
-Text = TypeVar("Text", str, list[int], tuple[int, ...])
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -174,18 +173,6 @@ class PromptWriter:
 def prompt_hash(ids: tuple[int, ...]) -> str:
     """Hex SHA-256 of prompt ids as little-endian 32-bit words."""
     return hashlib.sha256(b"".join(index.to_bytes(4, "little") for index in ids)).hexdigest()
-
-
-def shared_length(one: Text, other: Text) -> int:
-    """How many characters or ids two sequences have in common at their start."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:  # by halves: slices are compared at the speed of C
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _firm_length(text: str) -> int:
