@@ -33,7 +33,7 @@ SHOWN = (2, 10, 20, 30)  # turns whose cold time is measured as well
 LEAST_RATIO = 20.0  # of cold over resumed, in the last turn
 MAX_LEN = 8192
 ANSWER = 32  # tokens at most
-RESULT_CHARS = 430  # of a tool's result, about 150 tokens
+RESULT_CHARS = 270  # of a tool's result, about 90 tokens
 
 
 @dataclass
@@ -158,8 +158,8 @@ class Sessions:
 
 
 def _system() -> Message:
-    """Rules as agents have them: some two thousand tokens before the first message."""
-    names = ("passage.txt", "source.txt", "chat.txt", "fresh.txt")
+    """Rules as agents have them: some four thousand tokens, half of what the model can read."""
+    names = ("passage.txt", "source.txt", "chat.txt", "fresh.txt") * 2
     texts = "\n\n".join((TEXTS / name).read_text("utf-8") for name in names)
     return Message("system", (TextPart(f"You help with the work below.\n\n{texts}"),))
 
