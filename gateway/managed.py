@@ -11,14 +11,8 @@ from collections.abc import Callable
 from secrets import randbits
 
 from conductor.thinking import thinking_of
-from gateway.backends.engine import (
-    EngineLink,
-    EngineLost,
-    EngineRun,
-    Silence,
-    no_engine,
-    refusal_error,
-)
+from gateway.backends.engine import EngineLink, no_engine, refusal_error
+from gateway.backends.engine_run import EngineLost, EngineRun, Silence
 from gateway.embedding import serve_embeddings
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
