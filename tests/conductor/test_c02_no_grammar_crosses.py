@@ -17,9 +17,7 @@ SIDE = call_of(
     said("user", "<session>mend it</session>"),
     fields={"title": {"type": "string"}},
 )
-TURN = call_of(
-    said("system", "You are an agent."), said("user", "mend it"), tools=("read",)
-)
+TURN = call_of(said("system", "You are an agent."), said("user", "mend it"), tools=("read",))
 CLASSES = {name: TaskClass(name, 100) for name in ("edit", "other")}
 
 
