@@ -52,6 +52,9 @@ def offering(*tools: str) -> Call:
         ({"user-agent": "curl/8.5.0"}, "curl"),
         ({"user-agent": "Mozilla/5.0", "sec-fetch-site": "same-origin"}, "dashboard"),
         ({"user-agent": "Mozilla/5.0", "sec-fetch-site": "cross-site"}, "other"),
+        ({"user-agent": "curl/8.5.0", "sec-fetch-site": "same-origin"}, "curl"),
+        ({"user-agent": "Python/3.12 urllib"}, "other"),
+        ({"user-agent": "mine (like aiohttp/3.1)"}, "other"),
         ({}, "other"),
     ],
 )
@@ -82,6 +85,9 @@ def test_a_task_names_open_webui_where_its_library_speaks() -> None:
     assert detected(agent, task, is_stream=False) == Detected("open-webui")
     assert detected(agent, task) == Detected("open-webui", is_weak=True)  # streamed: pasted
     assert detected({}, task, is_stream=False) == Detected("other")
+    weak = Detected("open-webui", is_weak=True)
+    assert detected(agent, call_of(WEBUI_TITLE, HELLO), is_stream=False) == weak
+    assert detected(agent, call_of(WEBUI_TITLE, tools=("a",)), is_stream=False) == weak
 
 
 @pytest.mark.parametrize(
@@ -158,6 +164,7 @@ def test_one_tool_of_a_name_is_a_coincidence() -> None:
     assert detected({}, offering("terminal", "mine")) == Detected("other")
     assert detected({"user-agent": CLINE_UA}, offering("read_files")) == Detected("other")
     assert detected({}, offering("read_files", "run_commands")) == Detected("other")
+    assert detected({}, offering(*CONTINUE_TOOLS)) == Detected("other")
 
 
 def test_no_message_at_all_is_borne() -> None:

@@ -169,6 +169,7 @@ WEBUI_MERGE = webui("You have been provided with a set of responses from various
         (GEMINI_ROUTER, SidePlan("router", 256)),
         (AIDER_COMMIT, SidePlan("commit", 128)),
         (PROBE, SidePlan("probe", 1)),
+        (PROBE.but(said("user", "a")), SidePlan("probe", 1)),
         (Sent(call_of(ASKS), asked={"surface": "count_tokens"}), SidePlan("count", 0)),
         (Sent(call_of(ASKS, tools=("a",)), asked={"surface": "count"}), SidePlan("count", 0)),
     ],
@@ -202,6 +203,7 @@ BROKEN = {
         call=replace(CLAUDE_TITLE.call, answer_format=AnswerFormat())
     ),
     "claude title: not wrapped": CLAUDE_TITLE.but(ASKS),
+    "claude title: words before": CLAUDE_TITLE.but(said("user", "Is <session>a</session> it?")),
     "claude title: wrapper not closed": CLAUDE_TITLE.but(said("user", "<session>\nhi")),
     "claude title: a conversation": CLAUDE_TITLE.but(ASKS, ANSWERS, CLAUDE_TITLE.call.messages[-1]),
     "claude title: thinking": CLAUDE_TITLE.but(wish=ThinkingWish(is_on=True)),
@@ -221,6 +223,7 @@ BROKEN = {
         headers={"x-codex-turn-metadata": '{"request_kind": 7}'}
     ),
     "codex: tools": CODEX_SUMMARY.but(tools="some"),
+    "codex: no tools member": CODEX_SUMMARY.but(tools="absent"),
     "codex: an item with an id": CODEX_SUMMARY.but(last_item_id="msg_1"),
     "codex: a result at the end": CODEX_SUMMARY.but(ASKS, called(), result()),
     "codex: another client": CODEX_SUMMARY.but(client="openai-sdk"),
@@ -263,6 +266,8 @@ BROKEN = {
     "webui: tools": WEBUI_TITLE.but(tools="some"),
     "webui: another client": WEBUI_TITLE.but(client="other"),
     "webui: two messages": WEBUI_TITLE.but(ASKS, WEBUI_TITLE.call.messages[0]),
+    "webui: a message behind": WEBUI_TITLE.but(WEBUI_TITLE.call.messages[0], ASKS),
+    "webui: not a task": webui('Answer with { "title": "…" }'),
     "webui: the model's message": WEBUI_TITLE.but(said("assistant", "### Task: title")),
     "webui: a question about documents": webui(
         '### Task:\nAnswer by <context>…</context> { "title": "…" }'
@@ -335,6 +340,11 @@ def test_what_looks_small_beside_a_turn_is_a_side_request_with_its_own_limits(se
         PLAIN.but(call=call_of(ASKS, fields={"a": {"type": "null"}})),
         PLAIN.but(call=call_of(ASKS, fields={"a": True})),
         PLAIN.but(call=replace(PLAIN.call, answer_format=AnswerFormat("json_schema", True))),
+        PLAIN.but(
+            call=replace(
+                PLAIN.call, answer_format=AnswerFormat("json_object", {"properties": {"a": TEXT}})
+            )
+        ),
         PLAIN.but(
             call=replace(
                 PLAIN.call, answer_format=AnswerFormat("json_schema", {"properties": [TEXT]})

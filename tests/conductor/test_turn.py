@@ -162,6 +162,7 @@ def test_the_body_of_a_slash_command_is_known_by_the_commands_name() -> None:
     assert not turn_of(call_of(said("user", f"{name} do"), said("user", "Read."))).is_command
     assert not turn_of(call_of(said("assistant", name), said("user", "Read."))).is_command
     assert not turn_of(call_of(ASKS, said("user", "Read."))).is_command
+    assert not turn_of(call_of(said("user", REMINDER), said("user", "Read."))).is_command
     assert not turn_of(call_of(said("user", "What is <command-name>?"))).is_command
 
 
