@@ -27,7 +27,9 @@ class Asked:
 
     `headers`: by lower-case name. `tools`: whether the body has such a member, and anything in it.
     `body_ids`: session ids in the body, by where they stood (`prompt_cache_key`,
-    `metadata.session_id`, `metadata.user_id`), the most telling first.
+    `metadata.session_id`, `metadata.user_id`), the most telling first. `schema_name`: of the
+    answer's schema. `request_kind`: what the body's own metadata calls the request (Codex).
+    `last_item_id`: of the last input item, where a surface has such ids.
     """
 
     surface: str
@@ -40,6 +42,9 @@ class Asked:
     has_logprobs: bool = False
     temperature: float | None = None
     body_ids: Mapping[str, str] = field(default_factory=dict)
+    schema_name: str | None = None
+    request_kind: str | None = None
+    last_item_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +117,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """The kind of task of a turn. `margin`: how clearly the model chose, 0 to 1."""
+    """The kind of task of a turn. `margin`: how clearly the model chose, 0 to 1.
+
+    `fault`: in a word, why the model that was asked has no say in it.
+    """
 
     name: str
     source: ClassSource
     margin: float | None = None
     ms: int | None = None
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +192,13 @@ class JournalLine:
 @dataclass(frozen=True, slots=True)
 class SidePlan:
     """How a side request is served. `most_tokens`: None for its own limit. `ends_at_line`: it ends
-    at the first line break behind text."""
+    at the first line break behind text. `thinking_tokens`: of reasoning at most, where it is on."""
 
     kind: SideKind
     most_tokens: int | None = None
     ends_at_line: bool = False
     is_thinking: bool = False
+    thinking_tokens: int | None = None
     replays_notes: bool = False
 
 
