@@ -83,8 +83,7 @@ def text_of(step: Step) -> str:
             return f"{MARK}reasoning went in circles, closed it"
         case CallRepaired():
             return f"{MARK}repairing a tool call"
-        case AskedAgain():
-            return f"{MARK}answer was empty, asking again"
+    return f"{MARK}answer was empty, asking again"
 
 
 def hash_of(line: str) -> str:
