@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway import journal_verbs, memory_verbs
 from gateway.preflight import CommandFailed, check_model, check_packages
 from gateway.settings.load import SettingsError, find_file, load
 from gateway.settings.types import Settings
@@ -102,6 +103,8 @@ def build_parser() -> argparse.ArgumentParser:
     train.set_defaults(verb=_train_drafter)
 
     _ledger_verbs(verbs.add_parser("ledger", help="read the books"))
+    memory_verbs.add_verbs(verbs.add_parser("memory", help="notes kept of projects"), _settings)
+    journal_verbs.add_verbs(verbs.add_parser("journal", help="what the conductor did"), _settings)
     return parser
 
 

@@ -18,6 +18,7 @@ from gateway.settings.types import (
     BackendSettings,
     BudgetSettings,
     ClientKey,
+    JournalSettings,
     LedgerSettings,
     PriceSettings,
     RouteSettings,
@@ -54,6 +55,7 @@ class _File:
     prices: tuple[PriceSettings, ...] = ()
     keys: tuple[ClientKey, ...] = ()
     ledger: LedgerSettings = LedgerSettings()
+    journal: JournalSettings = JournalSettings()
 
 
 def find_file(path: str | None, environ: Mapping[str, str]) -> Path:
@@ -178,6 +180,9 @@ def _check(reader: Reader, settings: Settings) -> None:
         )
     if settings.ledger.path and settings.ledger.url:
         reader.note("ledger.url", "ledger: give 'path' or 'url', not both")
+    for key in ("rotate_mb", "days"):
+        if getattr(settings.journal, key) < 1:
+            reader.note(f"journal.{key}", f"journal.{key}: expected at least 1")
     if not settings.backends and settings.worker is None:
         reader.note("", "nothing to serve: add a 'worker' section or a backend under 'backends'")
 

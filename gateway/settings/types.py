@@ -172,6 +172,16 @@ class LedgerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """Where the conductor's journal is. `rotate_mb`: MiB of one file; `days`: it is kept."""
+
+    dir: Path | None = None
+    rotate_mb: int = 64
+    days: int = 30
+    log_content: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The whole file. `rev`: 12 hex of the SHA-256 of its normalised content."""
 
@@ -183,12 +193,18 @@ class Settings:
     worker: WorkerHostSettings | None = None
     engine: WorkerSettings = field(default_factory=WorkerSettings)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    journal: JournalSettings = field(default_factory=JournalSettings)
     rev: str = ""
 
     @property
     def state_dir(self) -> Path:
         """The folder of everything that outlives a process."""
         return self.server.state_dir.expanduser()
+
+    @property
+    def journal_dir(self) -> Path:
+        """The folder of the journal."""
+        return (self.journal.dir or self.state_dir / "journal").expanduser()
 
     @property
     def worker_endpoint(self) -> str:

@@ -49,6 +49,9 @@ class Cursor(Protocol):
     def fetchone(self) -> Any:
         """The next row that was found, None when there is none."""
 
+    def fetchall(self) -> Any:
+        """All rows that were found and not fetched yet."""
+
 
 class WriteConnection:
     """Opened when it is first used, and again after a fault. Used by one thread at a time.
@@ -89,6 +92,12 @@ class WriteConnection:
         except BaseException as fault:
             self._take_back(connection, fault)
             raise
+
+    def another(self) -> "WriteConnection":
+        """One more connection to the same database, for another thread."""
+        return WriteConnection(
+            self.connect, self.driver, self.statements, self._begin, self._rows_at_once
+        )
 
     def insert(self, cursor: Cursor, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Inserts rows, in their order. Raises: what the driver says."""

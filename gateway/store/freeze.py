@@ -60,7 +60,7 @@ def compiled(dialect_name: str) -> Statements:
         "write_row": (_closing(dialect_name), ROW),
         "write_brief_row": (_closing(dialect_name), BRIEF),
         "write_head": (
-            _insert(dialect_name, ledger).on_conflict_do_nothing(index_elements=["request_id"]),
+            insert_into(dialect_name, ledger).on_conflict_do_nothing(index_elements=["request_id"]),
             HEAD,
         ),
         "mark_lost": (
@@ -77,7 +77,7 @@ def compiled(dialect_name: str) -> Statements:
         "find_version": (_finding(dialect_name), ()),
         "read_version": (select(_version.c.version_num), ()),
     }
-    texts = {name: _text_of(dialect_name, *statement) for name, statement in made.items()}
+    texts = {name: text_of(dialect_name, *statement) for name, statement in made.items()}
     return Statements(**texts)
 
 
@@ -91,14 +91,14 @@ def render() -> str:
         texts = compiled(dialect_name)
         lines.append(f"\n{name} = Statements(\n")
         for field in fields(Statements):
-            lines.append(f"    {field.name}={_string(getattr(texts, field.name))},\n")
+            lines.append(f"    {field.name}={source_of(getattr(texts, field.name))},\n")
         lines.append(")\n")
     return "".join(lines)
 
 
 def _closing(dialect_name: str) -> Any:
     """A closed row replaces an open or a lost one and nothing else: it may be written twice."""
-    insert = _insert(dialect_name, ledger)
+    insert = insert_into(dialect_name, ledger)
     return insert.on_conflict_do_update(
         index_elements=["request_id"],
         set_={name: insert.excluded[name] for name in ROW if name != "request_id"},
@@ -125,7 +125,7 @@ def _spending() -> Any:
 
 
 def _meta(dialect_name: str) -> Any:
-    insert = _insert(dialect_name, ledger_meta)
+    insert = insert_into(dialect_name, ledger_meta)
     return insert.on_conflict_do_update(
         index_elements=["key"], set_={"value": insert.excluded.value}
     )
@@ -139,7 +139,8 @@ def _finding(dialect_name: str) -> Any:
     return select(name).where(name == _literal(VERSION_TABLE))
 
 
-def _insert(dialect_name: str, table: Table) -> Any:
+def insert_into(dialect_name: str, table: Table) -> Any:
+    """An insert that can say what happens to a row that is there."""
     dialect: Any = postgresql if dialect_name == "postgresql" else sqlite
     return dialect.insert(table).inline()  # nobody asks for the number of the row
 
@@ -148,18 +149,20 @@ def _literal(text: str) -> Any:
     return literal_column(f"'{text}'")
 
 
-def _text_of(dialect_name: str, statement: Any, names: tuple[str, ...]) -> str:
+def text_of(dialect_name: str, statement: Any, names: tuple[str, ...]) -> str:
+    """A statement as one kind of database is told it. `names`: its parameters, in order."""
     dialect: Any
     if dialect_name == "postgresql":
         dialect = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
     else:
         dialect = SQLiteDialect_pysqlite(paramstyle="qmark")
-    result = statement.compile(dialect=dialect, column_keys=list(names))
+    columns = list(names) if statement.is_insert else None  # elsewhere they are conditions too
+    result = statement.compile(dialect=dialect, column_keys=columns)
     assert tuple(result.positiontup) == names
     return " ".join(str(result).split())
 
 
-def _string(text: str) -> str:
+def source_of(text: str) -> str:
     """A string as the source of a keyword's value, over as many lines as it takes."""
     *pieces, last = _lines(text)
     spaced = [f"{piece} " for piece in pieces] + [last]

@@ -10,7 +10,7 @@ from subprocess import PIPE, Popen
 
 from gateway.store.db import Database, MigrationFailed
 
-HEAD = "0002"  # the newest of `migrations/versions`
+HEAD = "0004"  # the newest of `migrations/versions`
 CODE = Path(__file__).resolve().parents[2]  # the folder of our packages: the other process's too
 
 
