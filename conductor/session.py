@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
+from itertools import takewhile
 
 from conductor.types import Asked, Session
-from proto.chat import ImagePart, Json, Message, TextPart, Tool, ToolCall
+from proto.chat import Json, Message, TextPart, Tool, ToolCall
 
 # Where clients name their conversation, the most telling first. Source: `spec/clients.md` 7.
 ID_HEADERS = (
@@ -49,11 +50,8 @@ def body_ids(fields: Mapping[str, Json]) -> dict[str, str]:
 
 def content_key(scope: str, messages: Sequence[Message], tools: Iterable[Tool]) -> str:
     """What stands for an id where a client gives none. Chats that begin alike share one."""
-    system: list[str] = []
-    for message in messages:
-        if message.role not in SYSTEM_ROLES:
-            break
-        system.append(message.text)
+    leading = takewhile(lambda message: message.role in SYSTEM_ROLES, messages)
+    system = [message.text for message in leading]
     first = next((canonical(message) for message in messages if message.role == "user"), b"")
     names = sorted(tool.name for tool in tools)
     return _hash(CONTENT_DOMAIN, _dump([scope, [*system], [*names], first.decode()]))
@@ -208,13 +206,12 @@ def _content(message: Message) -> list[Json]:
     runs: list[Json] = []
     text = ""
     for part in message.content:
-        match part:
-            case TextPart(piece):
-                text += piece
-            case ImagePart(url):
-                runs += [text] if text else []
-                runs.append({"image": sha256(_bytes(url)).hexdigest()})
-                text = ""
+        if isinstance(part, TextPart):
+            text += part.text
+            continue
+        runs += [text] if text else []
+        runs.append({"image": sha256(_bytes(part.url)).hexdigest()})
+        text = ""
     return [*runs, text] if text else runs
 
 

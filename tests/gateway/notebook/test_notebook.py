@@ -228,11 +228,31 @@ async def test_over_the_limit_the_least_recently_used_goes(
     assert await notebook.prune(NOW_MS + 99) == 0
 
 
+async def test_everything_may_go_a_piece_at_a_time(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.notebook.stored.PRUNE_ROWS", 2)
+    monkeypatch.setattr("gateway.notebook.stored.PRUNE_ROUNDS", 2)
+    await notebook.notes.save([note(chain=str(number)) for number in range(5)])
+    later_ms = NOW_MS + 31 * DAY_MS
+    assert [await notebook.prune(later_ms), await notebook.prune(later_ms)] in ([4, 1], [5, 0])
+    assert await all_notes(notebook) == []
+
+
 async def test_below_the_limit_everything_stays(notebook: Notebook) -> None:
     await notebook.notes.save([note(text="x" * 9_000)])
     assert await notebook.prune(NOW_MS) == 0
     await notebook.notes.save([note(text="x" * 9_000)])  # counted once
     assert await notebook.prune(NOW_MS) == 0 and len(await all_notes(notebook)) == 1
+
+
+def test_memory_ends_with_its_process() -> None:
+    in_memory = MemoryNotebook(Keeping())
+    in_memory.note_rows["place"] = note()
+    in_memory.session_rows["alice", "key", "o"] = session()
+    in_memory.start()
+    in_memory.close(0.0)
+    assert not in_memory.note_rows and not in_memory.session_rows
 
 
 # -- rows -----------------------------------------------------------------------------------------
