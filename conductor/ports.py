@@ -56,11 +56,11 @@ class Sessions(Protocol):
     """States of conversations, by scope (the client's key) and the session's key."""
 
     async def find(self, scope: str, key: str) -> Sequence[Session]:
-        """Those stored under a key, last used first: one, but for keys made of content."""
+        """Those stored under a key, last used first: one for each opening."""
         ...
 
     async def save(self, session: Session) -> None:
-        """Stores one, in place of that with the same scope, key and first messages."""
+        """Stores one, in place of that with the same scope, key and opening."""
         ...
 
 

@@ -133,8 +133,9 @@ class Classified:
 class Session:
     """What is kept of a conversation. Hashes, names and counts; never its text.
 
-    `chain`: hash behind its last message. `packages`, `memories`: ids already placed. `lines`:
-    hashes of the status lines that were sent.
+    `chain`: hash behind its last message; `opening`: behind its first answer, or behind its first
+    request where there is none yet. `packages`, `memories`: ids already placed. `lines`: hashes of
+    the status lines that were sent.
     """
 
     scope: str
@@ -149,6 +150,7 @@ class Session:
     config_rev: str = ""
     created_ms: int = 0
     used_ms: int = 0
+    opening: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,8 @@ class NoteRecord:
     """A note or hidden text as it was placed, so that later turns place it there again.
 
     `chain`: hash up to and including its message; `message`: of that message alone; `ordinal`: its
-    number among equal ones. `part`, `offset`: where hidden text stood in an answer.
+    number among equal ones. `part`, `offset`: where hidden text stood in an answer, as a `Segment`
+    says it; `part_hash`: of the reasoning, where it stood in that.
     """
 
     scope: str
@@ -175,6 +178,7 @@ class NoteRecord:
     version: int = 1
     created_ms: int = 0
     used_ms: int = 0
+    part_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,25 @@ class Statements:
     read_version: str
 
 
+@dataclass(frozen=True, slots=True)
+class NotebookStatements:
+    """The texts that a notebook is written and read with, of one kind of database.
+
+    Parameters stand in the order of `SESSION` and `NOTE`, or as it is said here.
+    """
+
+    save_session: str  # in place of that of the same scope, key and opening
+    find_sessions: str  # scope, session_key, most
+    save_note: str  # in place of equal text at the same place
+    find_notes: str  # scope, chains, scope, messages, most; both lists as JSON
+    read_size: str  # bytes of everything
+    read_oldest: str  # most: used_ms and size_bytes, of sessions and notes, last used first
+    prune_sessions: str  # last_ms, most
+    prune_notes: str  # last_ms, most
+    find_version: str  # whether there is a table of versions
+    read_version: str
+
+
 class Cursor(Protocol):
     """A cursor of Python's database interface (PEP 249), as far as we use it."""
 
@@ -50,7 +69,7 @@ class Cursor(Protocol):
         """The next row that was found, None when there is none."""
 
     def fetchall(self) -> Any:
-        """All rows that were found and not fetched yet."""
+        """Every row that was found."""
 
 
 class WriteConnection:

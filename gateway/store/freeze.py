@@ -50,7 +50,6 @@ from gateway.store.connection import Statements
 # fmt: off
 '''
 
-_version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 _sqlite_master = Table("sqlite_master", MetaData(), Column("name", Text))
 
 
@@ -64,7 +63,7 @@ def compiled(dialect_name: str) -> Statements:
             HEAD,
         ),
         "mark_lost": (
-            ledger.update().where(ledger.c.outcome.is_(None)).values(outcome=_literal("lost")),
+            ledger.update().where(ledger.c.outcome.is_(None)).values(outcome=literal("lost")),
             (),
         ),
         "prune": (_pruning(), ("oldest_ms", "most")),
@@ -74,8 +73,8 @@ def compiled(dialect_name: str) -> Statements:
             ("key",),
         ),
         "write_meta": (_meta(dialect_name), ("key", "value")),
-        "find_version": (_finding(dialect_name), ()),
-        "read_version": (select(_version.c.version_num), ()),
+        "find_version": (finding(dialect_name, VERSION_TABLE), ()),
+        "read_version": (reading(VERSION_TABLE), ()),
     }
     texts = {name: text_of(dialect_name, *statement) for name, statement in made.items()}
     return Statements(**texts)
@@ -86,12 +85,12 @@ def render() -> str:
     lines = [PREFACE]
     for name, columns in (("ROW", ROW), ("BRIEF", BRIEF), ("HEAD", HEAD)):
         names = " ".join(f'"{column}",' for column in columns)
-        lines.append(f"{name} = (\n" + "".join(f"    {line}\n" for line in _lines(names)) + ")\n")
+        lines.append(f"{name} = (\n" + "".join(f"    {line}\n" for line in lines_of(names)) + ")\n")
     for name, dialect_name in (("SQLITE", "sqlite"), ("POSTGRESQL", "postgresql")):
         texts = compiled(dialect_name)
         lines.append(f"\n{name} = Statements(\n")
         for field in fields(Statements):
-            lines.append(f"    {field.name}={source_of(getattr(texts, field.name))},\n")
+            lines.append(f"    {field.name}={string(getattr(texts, field.name))},\n")
         lines.append(")\n")
     return "".join(lines)
 
@@ -102,7 +101,7 @@ def _closing(dialect_name: str) -> Any:
     return insert.on_conflict_do_update(
         index_elements=["request_id"],
         set_={name: insert.excluded[name] for name in ROW if name != "request_id"},
-        where=or_(ledger.c.outcome.is_(None), ledger.c.outcome == _literal("lost")),
+        where=or_(ledger.c.outcome.is_(None), ledger.c.outcome == literal("lost")),
     )
 
 
@@ -131,26 +130,32 @@ def _meta(dialect_name: str) -> Any:
     )
 
 
-def _finding(dialect_name: str) -> Any:
-    """One row with the table's name, or with NULL, or no row."""
+def finding(dialect_name: str, version_table: str) -> Any:
+    """Gives one row with the table's name, or with NULL, or no row."""
     if dialect_name == "postgresql":
-        return select(func.to_regclass(_literal(VERSION_TABLE)))
+        return select(func.to_regclass(literal(version_table)))
     name = _sqlite_master.c.name
-    return select(name).where(name == _literal(VERSION_TABLE))
+    return select(name).where(name == literal(version_table))
+
+
+def reading(version_table: str) -> Any:
+    """Gives the version that Alembic noted."""
+    return select(Table(version_table, MetaData(), Column("version_num", Text)).c.version_num)
 
 
 def insert_into(dialect_name: str, table: Table) -> Any:
-    """An insert that can say what happens to a row that is there."""
+    """An insert of that kind of database."""
     dialect: Any = postgresql if dialect_name == "postgresql" else sqlite
     return dialect.insert(table).inline()  # nobody asks for the number of the row
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
+    """A string that stands in the statement itself."""
     return literal_column(f"'{text}'")
 
 
 def text_of(dialect_name: str, statement: Any, names: tuple[str, ...]) -> str:
-    """A statement as one kind of database is told it. `names`: its parameters, in order."""
+    """A statement as text. `names`: of its parameters, in their order."""
     dialect: Any
     if dialect_name == "postgresql":
         dialect = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
@@ -162,14 +167,15 @@ def text_of(dialect_name: str, statement: Any, names: tuple[str, ...]) -> str:
     return " ".join(str(result).split())
 
 
-def source_of(text: str) -> str:
+def string(text: str) -> str:
     """A string as the source of a keyword's value, over as many lines as it takes."""
-    *pieces, last = _lines(text)
+    *pieces, last = lines_of(text)
     spaced = [f"{piece} " for piece in pieces] + [last]
     return "(\n" + "".join(f"        {_quoted(piece)}\n" for piece in spaced) + "    )"
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
+    """A long text as lines of source."""
     return wrap(text, LINE_CHARS, break_on_hyphens=False, break_long_words=False)
 
 

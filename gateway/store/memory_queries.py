@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, literal_column, null, select
 
-from gateway.store.freeze import insert_into, source_of, text_of
+from gateway.store.freeze import insert_into, string, text_of
 from gateway.store.memory import MemoryStatements
 from gateway.store.tables import memory_notes
 
@@ -55,7 +55,7 @@ def render() -> str:
         texts = compiled(dialect_name)
         lines.append(f"{name} = MemoryStatements(\n")
         for field in fields(MemoryStatements):
-            lines.append(f"    {field.name}={source_of(getattr(texts, field.name))},\n")
+            lines.append(f"    {field.name}={string(getattr(texts, field.name))},\n")
         lines.append(")\n")
     return "".join(lines)
 

@@ -2,12 +2,9 @@
 
 from alembic import context
 
-from gateway.store.tables import VERSION_TABLE, metadata
-
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=metadata,
-    version_table=VERSION_TABLE,
+    version_table=context.config.attributes["version_table"],
     transactional_ddl=True,  # SQLite as well: our transaction is open already
 )
 with context.begin_transaction():

@@ -11,16 +11,15 @@ from typing import Any
 import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import event, inspect
 from sqlalchemy.exc import OperationalError
 
-from gateway.store import schema
+from gateway.store import notebook_tables, schema
 from gateway.store.db import BUSY_S, Database, MigrationFailed
-from gateway.store.migrate import ADVISORY_LOCK, MIGRATIONS, migrate
-from gateway.store.schema import HEAD, bring_up_to_date, is_newest
+from gateway.store.migrate import ADVISORY_LOCK, alembic_config, migrate
+from gateway.store.schema import LEDGER, STORE, Lineage, bring_up_to_date, is_newest
 from gateway.store.tables import ledger, metadata
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,6 +37,31 @@ def test_migrations_and_metadata_agree(database: Database) -> None:
     assert [column["nullable"] for column in columns] == [
         column.nullable for column in ledger.columns
     ]
+
+
+def test_migrations_and_metadata_of_the_store_agree(database: Database) -> None:
+    migrate(database, STORE)
+    options = {"version_table": "store_version", "compare_type": True}
+    with database.editor.connect() as connection:
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, notebook_tables.metadata) == []
+        for table in notebook_tables.metadata.sorted_tables:
+            columns = inspect(connection).get_columns(table.name)
+            assert [(column["name"], column["nullable"]) for column in columns] == [
+                (column.name, column.nullable) for column in table.columns
+            ]
+
+
+def test_ledger_and_store_share_a_database_and_know_nothing_of_each_other(
+    database: Database,
+) -> None:
+    bring_up_to_date(database, STORE)
+    assert (is_newest(database, STORE), is_newest(database)) == (True, False)
+    bring_up_to_date(database)
+    assert is_newest(database, STORE) and is_newest(database, LEDGER)
+    with database.editor.connect() as connection:
+        tables = set(inspect(connection).get_table_names())
+    assert {"ledger", "ledger_version", "notebook_notes", "store_version"} <= tables
 
 
 def test_a_run_is_billed_once_is_a_constraint_of_both(database: Database) -> None:
@@ -118,11 +142,10 @@ def rename_version(database: Database, version: str) -> None:
         cursor.execute(f"UPDATE ledger_version SET version_num = '{version}'")
 
 
-def test_the_newest_version_is_the_one_that_alembic_knows() -> None:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.set_main_option("path_separator", "os")
-    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
+@pytest.mark.parametrize("lineage", [LEDGER, STORE], ids=["ledger", "store"])
+def test_the_newest_version_is_the_one_that_alembic_knows(lineage: Lineage) -> None:
+    scripts = ScriptDirectory.from_config(alembic_config(lineage))
+    assert scripts.get_current_head() == lineage.head
 
 
 def test_a_database_says_whether_it_is_the_newest(database: Database) -> None:

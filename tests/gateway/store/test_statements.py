@@ -4,13 +4,20 @@ from dataclasses import astuple
 
 import pytest
 
-from gateway.store import freeze, statements
+from gateway.store import freeze, freeze_notebook, notebook_statements, statements
 from gateway.store.tables import ledger
 
 
 def test_what_is_frozen_is_what_the_tables_say() -> None:
     """Red after a change of the tables: `python -m gateway.store.freeze` writes it anew."""
     assert freeze.TARGET.read_text() == freeze.render()
+
+
+def test_what_is_frozen_of_the_notebook_is_what_its_tables_say() -> None:
+    """Red after a change of the tables: `python -m gateway.store.freeze_notebook`."""
+    assert freeze_notebook.TARGET.read_text() == freeze_notebook.render()
+    for frozen in (notebook_statements.SQLITE, notebook_statements.POSTGRESQL):
+        assert all(" ".join(text.split()) == text for text in astuple(frozen))
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])
