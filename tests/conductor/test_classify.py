@@ -102,6 +102,29 @@ def test_a_recorded_class_is_for_a_users_turn_only() -> None:
     assert classified(call_of(ASKS, called(), result()), Model(), past).name == "chat"
 
 
+def test_what_was_recorded_counts_only_for_a_message_that_was_seen() -> None:
+    model = Model("edit")
+    assert classified(call_of(ASKS), model, Past("chat", recorded="debug")).name == "edit"
+    assert len(model.asked) == 1
+
+
+@pytest.mark.parametrize("text", ["hello", "```\npanic: no\n```"])
+def test_a_kept_class_is_kept_whatever_the_user_said_before(text: str) -> None:
+    call = call_of(said("user", text), called(), result())
+    assert classified(call, Model(), Past("edit")) == Classified("edit", "kept")
+    again = Past("edit", is_seen=True)
+    assert classified(call_of(said("user", text)), Model(), again) == Classified("edit", "kept")
+
+
+def test_two_classes_are_a_choice() -> None:
+    profile = profile_with(classes={name: CLASSES[name] for name in ("chat", "edit")})
+    model = Model("edit")
+    assert classified(call_of(ASKS), model, profile=profile).source == "model"
+    header = {"x-tandem-task-type": "chat"}
+    task = classified(call_of(ASKS), model, profile=profile, headers=header)
+    assert (task, len(model.asked)) == (Classified("chat", "header"), 1)
+
+
 def test_a_session_asks_once_for_each_message_of_its_user() -> None:
     model, messages, previous = Model("edit"), [said("system", "S")], None
     for text in ("Make the parser accept empty lines.", "Now add tests for that, please."):
