@@ -10,7 +10,7 @@ from typing import Literal
 from conductor.client import ClientKind
 from conductor.profiles import Profile
 from conductor.thinking import ThinkingWish
-from proto.chat import Json, Role
+from proto.chat import Call, Json, Role
 from proto.plan import MonitorPlan, Segment, Thinking
 
 TurnKind = Literal["user", "tool_result", "machine", "continuation", "side"]
@@ -210,26 +210,45 @@ class SidePlan:
 class TurnPlan:
     """What was decided about one request.
 
-    `segments`: notes that stand in the prompt, the new one last. `note`: the record of the new one.
-    `chains`: the hash behind each message of the call, in order. `sampling`: for fields that the
-    client left out.
+    `call`: what the backend gets, with places of `segments` in it. `session`: as it will be stored,
+    None where nothing is; its key stands in `session_key`. `note`: the record of the new segment,
+    and `moved` those that replay at another place from now on. `cap`: output tokens at most,
+    whatever the client asked. `sampling`: for fields that the client left out.
     """
 
+    call: Call
+    client: ClientKind
     profile: Profile
     turn: TurnKind
-    session: str
-    chains: tuple[str, ...] = ()
-    is_new_session: bool = True
+    session_key: str
     side: SidePlan | None = None
     task: Classified | None = None
     thinking: Thinking = Thinking()
     segments: tuple[Segment, ...] = ()
+    session: Session | None = None
     note: NoteRecord | None = None
-    packages: tuple[str, ...] = ()
-    memories: tuple[str, ...] = ()
+    moved: tuple[NoteRecord, ...] = ()
+    memories: tuple[int, ...] = ()
     monitor: MonitorPlan | None = None
-    tool_stream: Literal["live", "held"] = "live"
     cap: int | None = None
     sampling: Mapping[str, Json] = field(default_factory=dict)
     lane: Literal["main", "side"] = "main"
     journal: tuple[JournalLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a planned request. `note_ids`: of new segments, by key, as the backend's
+    tokenizer wrote them; `lines`: hashes of the status lines that were sent."""
+
+    note_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tokenizer_hash: str | None = None
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is to be stored of a request."""
+
+    session: Session | None = None
+    notes: tuple[NoteRecord, ...] = ()
