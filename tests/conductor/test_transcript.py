@@ -37,10 +37,10 @@ def test_what_is_not_known_is_a_dash() -> None:
 
 
 def test_long_arguments_are_cut_after_they_were_masked() -> None:
-    long = "x" * (ARGUMENTS_CHARS - 3) + "hunter2 and more"
+    long = "x" * (ARGUMENTS_CHARS - 5) + "hunter2 and more"
     block = block_of(replace(TURN, calls=(ToolCall("c", "write", long),)), mask)
-    assert "hunter" not in block
-    assert f"call write {'x' * (ARGUMENTS_CHARS - 3)}hun… (" in block
+    assert "hunte" not in block
+    assert f"call write {'x' * (ARGUMENTS_CHARS - 5)}hunt…… (" in block
 
 
 def test_no_call_writes_a_line_of_its_own() -> None:

@@ -92,12 +92,20 @@ def test_what_counts_more(better: MemoryNote, worse: MemoryNote) -> None:
     assert ranked([worse, better], words) == ranked([better, worse], words) == [better, worse]
 
 
+def test_of_one_day_s_notes_use_decides() -> None:
+    early, late = note(1, uses=2), MemoryNote(2, "fact", "x", DAY_MS - 1, uses=1)
+    assert ranked([late, early], ()) == [early, late]
+
+
 def test_a_prompt_gets_what_fits() -> None:
     long, short = note(1, "long " * 60, day=5), note(2, "short")
     line = tokens_about("- [2] fact: short")
     assert chosen([long, short], (), tokens_about(PREFACE) + line) == (short,)
     assert chosen([long, short], (), tokens_about(PREFACE) + line - 1) == ()
     assert chosen([long, short], (), 10_000) == (long, short)
+    assert chosen([short, note(3, "other")], (), tokens_about(PREFACE) + line) == (
+        note(3, "other"),
+    )
 
 
 def test_notes_are_shown_as_data_with_their_numbers() -> None:

@@ -88,8 +88,8 @@ def test_orders_are_not_kept(text: str) -> None:
 
 def test_what_a_tool_said_is_not_kept() -> None:
     result = "README\n\nThe staging server (blue) listens on port 8081, and so on.\n"
-    assert refused("Staging: the staging server, blue, listens on port 8081", result) == "echo"
-    assert refused("listens on port 8081", "other", result) == "echo"
+    assert refused("STAGING: the staging server, blue, listens ON port 8081", result) == "echo"
+    assert refused("Listens on PORT 8081", "other", result) == "echo"
     assert refused("The staging box answers at 8081", result) is None
 
 
