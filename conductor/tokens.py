@@ -5,10 +5,14 @@ An estimate that errs high: what must fit fits. Exact counts are the worker's.
 
 import re
 
-# A byte-level vocabulary has long words, single digits and single signs; outside ASCII a character
-# is a token or two. Letters that form no word (keys, base64) are why a word counts every 3 letters.
-LETTERS_A_TOKEN = 3
-_PIECES = re.compile(r"(?P<word>[A-Za-z]+)|(?P<blank>\s+)|(?P<foreign>[^\x00-\x7f]+)|.", re.DOTALL)
+# A byte-level vocabulary has common words whole, single digits and single signs; outside ASCII a
+# character is a token or two. Capitals and what is no word (keys, base64) are cut small.
+WORD_LETTERS = 12
+LETTERS_A_TOKEN, ODD_LETTERS_A_TOKEN = 4, 2
+_PIECES = re.compile(
+    r"(?P<word>[A-Z]?[a-z]+)|(?P<capitals>[A-Z]+)|(?P<blank>\s+)|(?P<foreign>[^\x00-\x7f]+)|.",
+    re.DOTALL,
+)
 
 
 def estimated_tokens(text: str) -> int:
@@ -19,8 +23,10 @@ def estimated_tokens(text: str) -> int:
 def _tokens_of(piece: re.Match[str]) -> int:
     found = piece.group()
     match piece.lastgroup:
-        case "word":
+        case "word" if len(found) <= WORD_LETTERS:
             return -(-len(found) // LETTERS_A_TOKEN)
+        case "word" | "capitals":
+            return -(-len(found) // ODD_LETTERS_A_TOKEN)
         case "blank":
             return 0 if found == " " else max(1, found.count("\n"))
         case "foreign":

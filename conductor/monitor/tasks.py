@@ -107,7 +107,7 @@ TASKS: Mapping[str, Task] = {
         },
         a_turn=1,
     ),
-    "C3": Task("act", ("calls",), {"edit_distance": 1}, a_turn=2),
+    "C3": Task("act", ("calls",), {"rename_edits": 1}, a_turn=2),
     "C4": Task(
         "shadow",
         ("block", "calls"),
@@ -115,6 +115,7 @@ TASKS: Mapping[str, Task] = {
             "line_repeats": 16,
             "line_chars": 8,  # shorter lines (`}`, `end`) recur in any program
             "unit_pieces": 64,
+            "unit_distinct": 16,  # in a unit: grids and maps have fewer
             "min_tokens": 2048,
             "same_calls": 3,
             "note": SAME_CALL_NOTE,
