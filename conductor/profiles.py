@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conductor.client import ClientKind
-from conductor.thinking import BUDGET
 from proto.chat import Json
 from proto.plan import MonitorTask
 
 TaskMode = Literal["off", "shadow", "act"]
 
+CLASS_BUDGET = 2_048  # tokens of reasoning in a class that names none: those of `other`
 FOR_TOOLS = "tools"  # the profile of requests that offer a function and that no other one claims
 
 
@@ -34,7 +34,7 @@ class TaskClass:
     """A kind of task. `budget`: tokens of reasoning; `effort`: a sentence for the note."""
 
     meaning: str = ""
-    budget: int = BUDGET
+    budget: int = CLASS_BUDGET
     effort: str = ""
     packages: tuple[str, ...] = ()
 
