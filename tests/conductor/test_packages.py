@@ -143,7 +143,10 @@ def test_a_whole_package_or_none_and_no_more_than_fit() -> None:
     some = [package("a", large, classes=("debug",)), small,
             package("c", classes=("debug",))]  # fmt: skip
     tokens = estimated_tokens(small.text)
-    for room, ids in ((tokens, ["b"]), (tokens - 1, []), (9_000, ["a", "b", "c"])):
+    third = estimated_tokens(some[2].text)
+    rooms = ((tokens, ["b"]), (tokens - 1, []), (tokens + third - 1, ["b"]),
+             (tokens + third, ["b", "c"]), (9_000, ["a", "b", "c"]))  # fmt: skip
+    for room, ids in rooms:
         assert chosen(some, Profile("p", packages=replace(ON, max_tokens=room))) == ids
     assert chosen(some, Profile("p", packages=replace(ON, max_count=1))) == ["a"]
     assert chosen(some, Profile("p", packages=replace(ON, max_count=0))) == []

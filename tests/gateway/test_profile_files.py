@@ -272,6 +272,11 @@ def test_mistakes_of_all_files_are_told_together_and_each_where_it_stands(tmp_pa
         "d.yaml": "name: d\nextends: c\n",
         "e.yaml": "name: e\nextends: f\n",
         "f.yaml": "name: f\nextends: e\n",
+        "g.yaml": "name: g\nextends: nobody\n",
+        "h.yaml": "name: h\nextends: g\n",
+        "i.yaml": "name: i\nextends: f\n",
+        "j.yaml": "name: j\nmonitor: {tasks: {D22: {mode: off}}}\nside: {kinds: {titel: {}}}\n",
+        "k.yaml": "name: k\nextends: j\n",
     }
     main = "worker: {}\nserver: {prt: 1}\nconductor: {default_profile: ch}\n"
     assert problems(tmp_path, profiles, main) == [
@@ -280,6 +285,10 @@ def test_mistakes_of_all_files_are_told_together_and_each_where_it_stands(tmp_pa
         "profiles/c.yaml:2: thinking.reserve_share: expected 0 to 1, found 2.0",
         "profiles/e.yaml:2: extends: it leads back to itself: e → f → e",
         "profiles/f.yaml:2: extends: it leads back to itself: f → e → f",
+        "profiles/g.yaml:2: extends: no profile is named 'nobody'; known: a, b, c, chat, chat-app, "
+        "coding, d, e, f, g, h, hermes, i, j, k, tools",
+        "profiles/j.yaml:2: unknown key 'monitor.tasks.D22'; nearest known key: 'monitor.tasks.D2'",
+        "profiles/j.yaml:3: unknown key 'side.kinds.titel'; nearest known key: 'side.kinds.title'",
     ]
 
 
