@@ -115,9 +115,7 @@ def _profile(call: Call, facts: Facts, client: Detected) -> Profile:
     )
 
 
-async def _recognised(
-    call: Call, facts: Facts, ports: Ports, journal: list[JournalLine]
-) -> _Known:
+async def _recognised(call: Call, facts: Facts, ports: Ports, journal: list[JournalLine]) -> _Known:
     ids = session_ids(facts.asked)
     key = ids[0] if ids else content_key(facts.scope, call.messages, call.tools)
     candidates: Sequence[Session] = ()
@@ -196,9 +194,7 @@ async def _turn(
     history, choice = known.history, known.choice
     turn = turn_of(known.call)
     past = Past(choice.task_class, is_seen(history, stands, choice), _recorded(known, stands))
-    task = await classify(
-        turn, known.call, facts, profile, past, ask=ports.ask, answers=answers
-    )
+    task = await classify(turn, known.call, facts, profile, past, ask=ports.ask, answers=answers)
     if task.source != "off":
         journal.append(class_line(task))
     cap = profile.max_output

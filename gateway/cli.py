@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     check = verbs.add_parser("check", help="read the configuration and explain what is wrong")
     _config_option(check)
     check.add_argument("--json", action="store_true")
+    check.add_argument("--packages", action="store_true", help="tokens, classes, collisions")
     check.add_argument(
         "--hash-key", action="store_true", help="read a key from stdin, print its sha256 line"
     )
@@ -189,12 +190,16 @@ def _launch(args: argparse.Namespace) -> "Launch":
 
 
 def _check(args: argparse.Namespace) -> int:
-    from gateway.doctor import check_report
+    from gateway.check import packages_report, report
 
     if args.hash_key:
         return _hash_key()
     path = find_file(args.config, os.environ)
-    print(check_report(path, load(path, os.environ), as_json=args.json))
+    settings = load(path, os.environ)
+    if args.packages:
+        print(packages_report(settings, as_json=args.json))
+    else:
+        print(report(path, settings, as_json=args.json))
     return 0
 
 

@@ -14,10 +14,13 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from gateway.settings.planning import check_conductor, read_planning
+from gateway.settings.texts import Texts, TooMuch, read_all
 from gateway.settings.types import (
     BackendSettings,
     BudgetSettings,
     ClientKey,
+    ConductorSettings,
     JournalSettings,
     LedgerSettings,
     PriceSettings,
@@ -56,6 +59,7 @@ class _File:
     keys: tuple[ClientKey, ...] = ()
     ledger: LedgerSettings = LedgerSettings()
     journal: JournalSettings = JournalSettings()
+    conductor: ConductorSettings = ConductorSettings()
 
 
 def find_file(path: str | None, environ: Mapping[str, str]) -> Path:
@@ -78,33 +82,44 @@ def find_file(path: str | None, environ: Mapping[str, str]) -> Path:
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Reads and checks one file.
+    """Reads and checks one file, and the profiles and packages beside it.
 
     Raises: SettingsError with every problem.
     """
-    return parse(path, read_text(path), environ)
+    return parse(path, read_texts(path), environ)
 
 
-def read_text(path: Path) -> str:
-    """What the file says. Raises: SettingsError."""
+def read_texts(path: Path) -> Texts:
+    """What the file says, and what lies beside it. Raises: SettingsError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_all(path)
     except (OSError, UnicodeDecodeError) as fault:
         raise SettingsError([f"{path}: {fault}"]) from fault
+    except TooMuch as fault:
+        raise SettingsError([str(fault)]) from fault
 
 
-def parse(path: Path, text: str, environ: Mapping[str, str]) -> Settings:
-    """Checks the text of the file at `path`.
+def parse(path: Path, texts: Texts, environ: Mapping[str, str]) -> Settings:
+    """Checks the texts of the file at `path` and of what lies beside it.
 
-    Raises: SettingsError with every problem.
+    Raises: SettingsError with every problem, those of one file together.
     """
     reader = Reader(str(path), environ, all_keys())
-    settings = _read(reader, text)
+    settings = _read(reader, texts.main)
+    beside = read_planning(texts)
     if settings is not None:
         _check(reader, settings)
-    if reader.problems or settings is None:
-        raise SettingsError(sorted(reader.problems, key=lambda problem: problem.line))
-    return settings
+        check_conductor(reader, settings, beside, texts)
+    problems = [*sorted(reader.problems, key=lambda problem: problem.line), *beside.problems]
+    if problems or settings is None:
+        raise SettingsError(problems)
+    planning = beside.planning(settings.conductor.default_profile)
+    return _with_revision(replace(settings, planning=planning))
+
+
+def _with_revision(settings: Settings) -> Settings:
+    rev = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
+    return replace(settings, planning=replace(settings.planning, config_rev=rev), rev=rev)
 
 
 def all_keys() -> list[str]:
@@ -129,8 +144,7 @@ def _read(reader: Reader, text: str) -> Settings | None:
         return None
     values = {key.name: getattr(top[0], key.name) for key in fields(_File)}
     settings = Settings(**values, worker=host, engine=engine)
-    settings = replace(settings, keys=_with_currencies(reader, settings))
-    return replace(settings, rev=hashlib.sha256(repr(settings).encode()).hexdigest()[:12])
+    return replace(settings, keys=_with_currencies(reader, settings))
 
 
 def _with_currencies(reader: Reader, settings: Settings) -> tuple[ClientKey, ...]:
