@@ -7,6 +7,7 @@ from typing import Protocol, Self
 
 import structlog
 
+from gateway.backends.run import SILENCE_S, Silence
 from proto.deltas import events_of
 from proto.events import Event, Finished, Reading, Waiting
 from proto.faults import Refusal
@@ -25,17 +26,11 @@ from proto.messages import (
 
 log = structlog.get_logger(__name__)
 
-SILENCE_S = 2.5  # how often a run that has nothing to say is looked at
-
 RunMessage = Queued | Progress | Delta | Done | Refused
 
 
 class EngineLost(Exception):
     """No worker holds a lease, or the one that had this run is gone."""
-
-
-class Silence:
-    """Nothing came from the worker for a while: time to look at clocks and heartbeats."""
 
 
 class RunLink(Protocol):

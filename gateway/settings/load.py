@@ -229,6 +229,11 @@ def _check_backend(reader: Reader, where: str, backend: BackendSettings) -> None
         reader.note(f"{where}.base_url", f"{where}.base_url: credentials belong under 'keys'")
     if len(backend.keys) > 1:
         reader.note(f"{where}.keys", f"{where}.keys: one key can be used today, give one")
+    if backend.conductor and backend.kind != "openai":
+        where_conductor = f"{where}.conductor"
+        reader.note(
+            where_conductor, f"{where_conductor}: only a backend of kind 'openai' can have it today"
+        )
     for clock in ("connect_s", "first_event_s", "idle_s", "total_s", "heartbeat_s"):
         if getattr(backend, clock) < 0:
             reader.note(f"{where}.{clock}", f"{where}.{clock}: expected at least 0")

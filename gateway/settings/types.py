@@ -58,7 +58,10 @@ class BackendKey:
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """A service that serves models for us. Clocks in seconds, 0 = off."""
+    """A service that serves models for us. Clocks in seconds, 0 = off.
+
+    `conductor`: its chat requests are planned and watched. `small`: its models for side requests.
+    """
 
     kind: BackendKind
     base_url: str
@@ -68,6 +71,8 @@ class BackendSettings:
     models: Literal["auto"] | tuple[str, ...] = "auto"
     prefix: str | None = None
     default: bool = False
+    conductor: bool = False
+    small: tuple[str, ...] = ()
     stream_usage: Literal["client", "inject"] = "client"
     tokens_per_delta: Literal["one", "unknown"] = "unknown"
     tokenize: bool = True
