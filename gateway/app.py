@@ -20,7 +20,6 @@ from gateway.backends.catalog import Catalog
 from gateway.closing import Closing
 from gateway.door.door import Door
 from gateway.embedded_model import model_path
-from gateway.ledger.books import Books
 from gateway.ledger.command import OpenLedger
 from gateway.ledger.prices import PriceList
 from gateway.middleware.auth import Auth
@@ -37,12 +36,14 @@ from gateway.routes import Endpoint, Endpoints, Router, url_table
 from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
 from gateway.settings.load import SettingsError, open_to_everybody
-from gateway.settings.types import Settings, WorkerHostSettings
+from gateway.settings.types import Settings
 from gateway.version import VERSION
 from proto.worker_settings import Launch
 
 if TYPE_CHECKING:
     from gateway.backends.engine import EngineLink
+    from gateway.conducting.conducting import Conducting
+    from gateway.conducting.rooms import Rooms
     from gateway.door.shared import Sharing
     from gateway.observe.spans import Spans
     from gateway.observe.worker import BeatReader
@@ -90,6 +91,8 @@ class Gateway:
         self.closing = Closing(
             ledger.books, self.metrics, access, hash_key(state_dir), self.counting
         )
+        self.rooms: Rooms | None = None
+        self.conducting: Conducting | None = None
         relay = Relay(self.client, time.monotonic)
         self.asking = AskingRelay(relay)
         ledger.budgets.settle_ended = self.closing.settle_all
@@ -97,7 +100,7 @@ class Gateway:
             routing=build_routing(settings, self.client, self.engine),
             relay=relay,
             asking=self.asking,
-            managed=_managed(self.engine, settings, self.client, ledger.books),
+            managed=self._managed(settings),
             ledger=ledger.books,
             closing=self.closing,
             budgets=ledger.budgets,
@@ -134,6 +137,8 @@ class Gateway:
         ]
         if self.engine is not None:
             works.append(self.engine.run())
+        if self.rooms is not None:
+            works.append(self.rooms.run())
         if self.supervisor is not None:
             works.append(self.supervisor.run())
         for work in works:
@@ -160,6 +165,8 @@ class Gateway:
         self.counting.abandon()
         self.client.close()
         self.closing.settle_all()
+        if self.rooms is not None:
+            await asyncio.to_thread(self.rooms.close)
         counts = await asyncio.to_thread(self.ledger.books.stop)
         if self.spans is not None:
             await asyncio.to_thread(self.spans.close)
@@ -184,9 +191,12 @@ class Gateway:
         self.ledger.books.use_prices(prices.price)
         self.ledger.budgets.use(auth.budgets(), prices)
         self.pipeline.routing = routing
-        self.pipeline.managed = self.pipeline.managed or _managed(
-            self.engine, settings, self.client, self.ledger.books
-        )
+        if self.conducting is not None:
+            self.conducting.planning = settings.planning
+        rooms = self.rooms
+        self.pipeline.managed = self._managed(settings) or self.pipeline.managed
+        if self.rooms is not None and self.rooms is not rooms:
+            self.start(self.rooms.run())
         log.info("settings.applied", config_rev=settings.rev, need_restart=differing)
 
     async def drain(self) -> None:
@@ -196,6 +206,32 @@ class Gateway:
         if not await self.pipeline.wait_idle(self.settings.server.drain_s):
             self.pipeline.cut_all()
             await self.pipeline.wait_idle(STOP_CUT_S)
+
+    def _managed(self, settings: Settings) -> ManagedWay | None:
+        """It is loaded only where our own engine or the conductor answers."""
+        has_conductor = any(backend.conductor for backend in settings.backends.values())
+        has_conductor |= settings.worker is not None and settings.worker.conductor
+        if self.engine is None and not has_conductor:
+            return None
+        from gateway.conducting.conducting import Conducting
+        from gateway.conducting.hosts import Hosts
+        from gateway.conducting.rooms import Rooms
+        from gateway.managed import Managed
+
+        if has_conductor and self.conducting is None:
+            self.rooms = Rooms(settings, hash_key(settings.state_dir))
+            self.conducting = Conducting(settings.planning, self.rooms)
+        return Managed(
+            self.engine,
+            Hosts(
+                self.engine,
+                self.client,
+                self.ledger.books,
+                plans_engine=settings.worker is not None and settings.worker.conductor,
+            ).at,
+            settings.engine.queue.open_after_s,
+            conducting=self.conducting,
+        )
 
     def _model_call(self) -> Endpoint:
         serve = self.pipeline.serve
@@ -304,21 +340,3 @@ def _spans(settings: Settings) -> Spans | None:
     from gateway.observe.spans import Spans
 
     return Spans.to(settings.server.otel_endpoint, VERSION)
-
-
-def _managed(
-    engine: EngineLink | None, settings: Settings, client: UpstreamClient, books: Books
-) -> ManagedWay | None:
-    """It is loaded only where our own engine or the conductor answers."""
-    if engine is None and not any(one.conductor for one in settings.backends.values()):
-        return None
-    from gateway.backends.http import Place
-    from gateway.backends.http_host import HttpHost
-    from gateway.managed import Managed
-
-    return Managed(
-        engine,
-        lambda backend: HttpHost(Place(backend, client, books)),
-        settings.engine.queue.open_after_s,
-        reasoning_format=(settings.worker or WorkerHostSettings()).reasoning_format,
-    )

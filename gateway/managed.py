@@ -7,15 +7,16 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from conductor.thinking import thinking_of
 from gateway.backends.base import Backend
 from gateway.backends.engine import EngineLink, no_engine, refusal_error
-from gateway.backends.engine_host import EngineHost
 from gateway.backends.engine_run import EngineLost
 from gateway.backends.run import Host, Run, Silence, Work
+from gateway.conducting.conducting import Conducting, Turn
+from gateway.conducting.facts import asked_of
 from gateway.embedding import serve_embeddings
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
@@ -24,7 +25,6 @@ from gateway.relay.connection import GatewayStopping
 from gateway.relay.forward import upstream_error
 from gateway.routing.table import Target
 from gateway.surfaces.answer import MANAGED, Answer
-from gateway.surfaces.chat.reasoning import ReasoningFormat
 from gateway.surfaces.choices import merged
 from gateway.surfaces.fields import clean
 from gateway.surfaces.params import ManagedRequest
@@ -37,31 +37,33 @@ from proto.plan import Plan
 class Managed:
     """Answers with our own engine, or a backend that the conductor stands before.
 
-    `host_at`: who writes answers at a backend. `open_after_s`: when a waiting stream is opened.
+    `host_at`: who writes answers at a backend. `conducting` None: our own engine is asked for what
+    the client says, and nothing more. `open_after_s`: when a waiting stream is opened.
     """
 
     def __init__(
         self,
         engine: EngineLink | None,
-        host_at: Callable[[Backend], Host],
+        host_at: Callable[[Backend | None], Host],
         open_after_s: float,
         *,
-        reasoning_format: ReasoningFormat = "reasoning_content",
+        conducting: Conducting | None,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
         self._host_at = host_at
         self._open_after_s = open_after_s
-        self._reasoning_format = reasoning_format
+        self._conducting = conducting
         self._now = now
         self._wall = wall
 
     async def serve(
         self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry,
-        backend: Backend | None,
+        backend: Backend | None, allowed: tuple[str, ...] | None,
     ) -> Outcome:  # fmt: skip
         """Answers one request and books what it took; `backend` None: with our own engine.
+        `allowed`: profiles of its key, None for all.
 
         Raises: ApiError before anything was sent to the client; ClientLeft, CutShort.
         """
@@ -70,14 +72,16 @@ class Managed:
             return await serve_embeddings(self._engine, exchange, request, target, entry)
         fields = clean(request.envelope.fields)
         parsed = MANAGED[exchange.surface].parse(fields)
+        host = self._host_at(backend)
+        turn = await self._plan(exchange, parsed, fields, host, entry, allowed)
         answer = Answer(
             exchange, parsed, target, created=int(self._wall()),
-            reasoning_format=self._reasoning_format,
+            profile=None if turn is None else turn.plan.profile,
         )  # fmt: skip
         try:
             wait_s = None if parsed.is_stream else exchange.announced_wait_s()
-            work = self._work(parsed, fields, entry, wait_s)
-            finished = await self._answer(self._host(backend), work, parsed, answer, entry)
+            work = self._work(parsed, fields, entry, turn, wait_s)
+            finished = await self._answer(host, work, parsed, answer, entry, turn)
         except CodecFault as fault:
             message = f"The request cannot be sent to the engine: {fault}."
             raise ApiError(400, "invalid_request", message) from fault
@@ -96,23 +100,38 @@ class Managed:
         entry.status = entry.upstream_status = 200
         return "succeeded"
 
-    def _host(self, backend: Backend | None) -> Host:
-        if backend is not None:
-            return self._host_at(backend)
-        assert self._engine is not None
-        return EngineHost(self._engine)
+    async def _plan(
+        self,
+        exchange: Exchange,
+        request: ManagedRequest,
+        fields: dict[str, Any],
+        host: Host,
+        entry: Entry,
+        allowed: tuple[str, ...] | None,
+    ) -> Turn | None:
+        """What the conductor decides; None where it has no say."""
+        if self._conducting is None or not host.is_planned:
+            return None
+        surface = exchange.surface or ""
+        asked = asked_of(surface, _headers(exchange), fields, request)
+        ask = host.asking(entry, _salt(entry))
+        return await self._conducting.plan(request.call, asked, host.target, entry, ask, allowed)
 
     def _work(
-        self, request: ManagedRequest, fields: dict[str, Any], entry: Entry, wait_s: float | None
-    ) -> Work:
+        self, request: ManagedRequest, fields: dict[str, Any], entry: Entry, turn: Turn | None,
+        wait_s: float | None,
+    ) -> Work:  # fmt: skip
         """What is asked, and what was decided about it."""
-        salt = hashlib.blake2b((entry.user_id or "anon").encode(), digest_size=8).hexdigest()
-        plan = Plan(thinking=thinking_of(request.thinking, request.params.max_tokens))
+        salt, call, params = _salt(entry), request.call, request.params
+        if turn is None:
+            plan = Plan(thinking=thinking_of(request.thinking, params.max_tokens))
+        else:
+            (call, plan), params = turn.work(salt), turn.params(params, fields)
         entry.thinking = plan.thinking.on
         return Work(
-            call=request.call,
+            call=call,
             plan=plan,
-            params=request.params,
+            params=params,
             seed=request.seed,
             salt=salt,
             choices=request.choices,
@@ -122,11 +141,14 @@ class Managed:
         )
 
     async def _answer(
-        self, host: Host, work: Work, request: ManagedRequest, answer: Answer, entry: Entry
-    ) -> Finished:
+        self, host: Host, work: Work, request: ManagedRequest, answer: Answer, entry: Entry,
+        turn: Turn | None,
+    ) -> Finished:  # fmt: skip
         """Starts the runs that a request asks for and writes what they say to the client."""
         runs: list[Run] = []
         finished: Finished | None = None
+        if turn is not None:
+            turn.begin()
         try:
             async with contextlib.AsyncExitStack() as stack:
                 for choice in range(work.choices):
@@ -139,6 +161,8 @@ class Managed:
         finally:
             if runs:
                 host.book(entry, runs, finished)
+            if turn is not None:
+                await turn.end(runs)
         return finished
 
     async def _write_whole(self, runs: list[Run], answer: Answer) -> Finished:
@@ -174,3 +198,13 @@ async def _end_broken(exchange: Exchange, answer: Answer, entry: Entry, error: A
     entry.error_type = entry.error_type or error.code
     await answer.end_with_error(error)
     return "failed"
+
+
+def _salt(entry: Entry) -> str:
+    """Whose kept prefixes a request may use."""
+    return hashlib.blake2b((entry.user_id or "anon").encode(), digest_size=8).hexdigest()
+
+
+def _headers(exchange: Exchange) -> Iterator[tuple[str, str]]:
+    for name, value in exchange.fields.items():
+        yield name.decode("latin-1"), value.decode("latin-1")

@@ -52,9 +52,10 @@ class ManagedWay(Protocol):
 
     async def serve(
         self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry,
-        backend: Backend | None,
+        backend: Backend | None, allowed: tuple[str, ...] | None,
     ) -> Outcome:  # fmt: skip
-        """Answers one request; `backend` None: with our own engine."""
+        """Answers one request; `backend` None: with our own engine. `allowed`: profiles of its
+        key, None for all."""
 
 
 class Pipeline:
@@ -121,7 +122,9 @@ class Pipeline:
                 await relay.forward(exchange, backend, sent, target.via_header, relayed)
             else:
                 assert self.managed is not None
-                ended.outcome = await self.managed.serve(exchange, request, target, entry, backend)
+                ended.outcome = await self.managed.serve(
+                    exchange, request, target, entry, backend, identity.profiles
+                )
         except asyncio.CancelledError:
             self._note_end(exchange, ended, exchange.end_reason())
         except ClientLeft as reason:

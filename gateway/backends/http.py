@@ -70,6 +70,7 @@ class HttpRun:
         self.prompt_tokens: int | None = None
         self.calls = 0
         self.note_ids: dict[str, tuple[int, ...]] = {}
+        self.tokenizer_hash: str | None = None  # it encodes nothing by itself
         self._place = place
         self._backend = place.backend
         self._work = work

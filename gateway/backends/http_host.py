@@ -2,18 +2,36 @@
 
 from collections.abc import Sequence
 
+from conductor.ports import Ask, PortFault, Question, Reply
+from conductor.types import Target
 from gateway.backends.http import HttpRun, Place
 from gateway.backends.run import Run, Work
+from gateway.conducting.facts import target_of_backend
 from gateway.errors import ApiError
 from gateway.ledger.entry import Entry
 from proto.events import Finished
+
+
+class _NoAsk:
+    async def ask(self, question: Question) -> Reply:
+        raise PortFault("not_served")
 
 
 class HttpHost:
     """The host of one request."""
 
     def __init__(self, place: Place) -> None:
+        self.is_planned = True
         self._place = place
+
+    @property
+    def target(self) -> Target:
+        """See `Host`."""
+        return target_of_backend(self._place.backend)
+
+    def asking(self, entry: Entry, salt: str) -> Ask:
+        """See `Host`."""
+        return _NoAsk()
 
     async def start(self, work: Work, entry: Entry, choice: int) -> HttpRun:
         """See `Host`. Raises: ApiError."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
+from conductor.ports import Ask
 from conductor.thinking import Effort
+from conductor.types import Target
 from gateway.ledger.entry import Entry
 from proto.chat import Call, Json, Params
 from proto.events import Event, Finished
@@ -46,8 +48,8 @@ class Run(Protocol):
     """One answer, while it is somebody's. Leaving the `async with` block ends it where it is.
 
     `prompt_tokens`, `completion_tokens`, `calls`: as far as known, also of one that never ends.
-    `note_ids`: of the plan's segments, by key, where somebody encoded them. `findings`: of the
-    monitor.
+    `note_ids`: of the plan's segments, by key, where somebody encoded them with the tokenizer of
+    `tokenizer_hash`. `findings`: of the monitor.
     """
 
     @property
@@ -58,6 +60,8 @@ class Run(Protocol):
     def calls(self) -> int: ...
     @property
     def note_ids(self) -> dict[str, tuple[int, ...]]: ...
+    @property
+    def tokenizer_hash(self) -> str | None: ...
     @property
     def findings(self) -> list[MonitorEvent]: ...
 
@@ -75,7 +79,18 @@ class Run(Protocol):
 
 
 class Host(Protocol):
-    """Who writes answers for one request: our own engine, or a backend."""
+    """Who writes answers for one request: our own engine, or a backend. `target`: what it can.
+
+    `is_planned`: the conductor has a say in its requests.
+    """
+
+    @property
+    def is_planned(self) -> bool: ...
+    @property
+    def target(self) -> Target: ...
+
+    def asking(self, entry: Entry, salt: str) -> Ask:
+        """Who answers the conductor's own questions about this request."""
 
     async def start(self, work: Work, entry: Entry, choice: int) -> Run:
         """Begins answer number `choice` of those that the work asks for."""

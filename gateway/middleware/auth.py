@@ -33,6 +33,7 @@ class Identity:
     user_id: str | None
     models: tuple[str, ...]
     budget: BudgetSettings | None = None
+    profiles: tuple[str, ...] | None = None
 
     def may_use(self, *names: str) -> bool:
         """Whether any of a model's names is among the key's globs.
@@ -165,6 +166,7 @@ def _identity(key: ClientKey) -> Identity:
         user_id=key.user or key.label,
         models=key.models,
         budget=key.budget,
+        profiles=key.profiles,
     )
 
 

@@ -165,7 +165,6 @@ class WorkerHostSettings:
     endpoint: str | None = None
     spawn: bool = True
     conductor: bool = True
-    reasoning_format: Literal["reasoning_content", "tags", "both"] = "reasoning_content"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Protocol
 
+from conductor.profiles import Profile
 from gateway.backends.engine_run import EngineLost
 from gateway.backends.run import Silence
 from gateway.errors import ApiError, stream_error_end
@@ -51,21 +52,24 @@ MANAGED: dict[Surface, ManagedSurface] = {
 
 
 class Answer:
-    """The answer to one request that our own engine serves. `created`: epoch seconds."""
+    """The answer to one request that our own engine serves. `created`: epoch seconds.
+    `profile`: of its request, where the conductor chose one."""
 
     def __init__(
         self, exchange: Exchange, request: ManagedRequest, target: Target, *, created: int,
-        **options: Any,
+        profile: Profile | None = None,
     ) -> None:  # fmt: skip
         surface = MANAGED[exchange.surface]
         self._exchange = exchange
-        self._routed_via = target.via_header
+        self._headers = [(b"x-routed-via", target.via_header)]
+        if profile is not None:
+            self._headers.append((b"x-tandem-profile", profile.name.encode()))
         self._renderer = surface.renderer(
             answer_id=f"{surface.id_prefix}{token_hex(12)}",
             model=request.call.model,
             created=created,
             include_usage=request.include_usage,
-            **(options if exchange.surface == "chat" else {}),
+            **_options(exchange, profile),
         )
 
     async def stream(
@@ -116,7 +120,7 @@ class Answer:
     def write(self, answers: Sequence[tuple[Iterable[Event], Finished]], usage: Usage) -> None:
         """Writes answers that are not streamed."""
         body = self._renderer.whole(answers, usage)
-        self._exchange.reply(200, body, [(b"x-routed-via", self._routed_via)])
+        self._exchange.reply(200, body, self._headers)
 
     def _open(self) -> None:
         if self._exchange.has_started:
@@ -128,9 +132,16 @@ class Answer:
                 (b"cache-control", b"no-cache"),
                 (b"x-accel-buffering", b"no"),
                 (b"x-request-id", self._exchange.request_id.encode()),
-                (b"x-routed-via", self._routed_via),
+                *self._headers,
             ],
         )
+
+
+def _options(exchange: Exchange, profile: Profile | None) -> dict[str, Any]:
+    """Only chat shows reasoning."""
+    if profile is None or exchange.surface != "chat":
+        return {}
+    return {"reasoning_format": profile.reasoning_format}
 
 
 def _aged(event: Event | None, seconds: float) -> Event | None:

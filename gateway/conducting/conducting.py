@@ -1,0 +1,174 @@
+"""How the gateway uses the conductor: a plan before a managed run, and what is kept of it.
+
+Knows no surface and no link: what is to be run goes out as `Work`.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from conductor.classify import Answers
+from conductor.conductor import close, plan
+from conductor.ports import Ask, PortFault, Ports
+from conductor.profiles import ProfileNotAllowed, UnknownProfile
+from conductor.session import session_ids
+from conductor.types import Asked, Facts, JournalLine, Outcome, Settings, Target, TurnPlan
+from gateway.backends.run import Run
+from gateway.conducting.nearby import Nearby
+from gateway.conducting.rooms import Rooms
+from gateway.errors import ApiError
+from gateway.journal import JournalHead
+from gateway.ledger.entry import Entry
+from proto.chat import Call, Params
+from proto.limits import STOP_STRINGS_USED
+from proto.plan import Plan
+
+# Words of the ledger for where a class came from; what is not here was never asked for.
+_SOURCES = {
+    "header": "hint", "rules": "rule", "cache": "cache", "model": "model", "recorded": "kept",
+    "kept": "kept", "default": "default",
+}  # fmt: skip
+
+
+class Conducting:
+    """Plans requests under one configuration, which is replaced when it is read again."""
+
+    def __init__(
+        self,
+        planning: Settings,
+        rooms: Rooms,
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.planning = planning
+        self._rooms = rooms
+        self._answers = Answers()
+        self._nearby = Nearby()
+        self._wall = wall
+
+    async def plan(
+        self,
+        call: Call,
+        asked: Asked,
+        target: Target,
+        entry: Entry,
+        ask: Ask,
+        allowed: tuple[str, ...] | None = None,
+    ) -> "Turn":
+        """What is to be done with a request. `allowed`: profiles of its key, None for all.
+
+        Raises: ApiError for a profile that there is not, or that the key may not use.
+        """
+        now_ms = int(self._wall() * 1000)
+        rooms, scope = self._rooms, entry.client_id
+        ids = session_ids(asked)
+        beside: tuple[str, ...] = (scope, "", str(entry.client_kind))
+        whose: list[tuple[str, ...]] = [(scope, name) for name in ids] or [beside]
+        facts = Facts(
+            settings=self.planning,
+            client=entry.client_kind or "other",  # type: ignore[arg-type]
+            asked=asked,
+            target=target,
+            scope=scope,
+            now_ms=now_ms,
+            allowed=allowed,
+            has_turn_nearby=self._nearby.is_near(whose, now_ms),
+        )
+        ports = Ports(ask, rooms.notebook.sessions, rooms.notebook.notes, rooms.memory)
+        try:
+            made = await plan(call, facts, ports, self._answers)
+        except UnknownProfile as fault:
+            known = ", ".join(fault.names)
+            message = f"'X-Tandem-Profile' names no profile; known: {known}."
+            raise ApiError(400, "unknown_profile", message, param="X-Tandem-Profile") from fault
+        except ProfileNotAllowed as fault:
+            message = f"This API key may not use the profile {fault.asked!r}."
+            raise ApiError(403, "profile_not_allowed", message, param="X-Tandem-Profile") from fault
+        if asked.tools == "some":
+            self._nearby.saw([*whose, beside], now_ms)
+        session = hashlib.blake2b(
+            made.session_key.encode(), key=rooms.hash_key, digest_size=8
+        ).hexdigest()
+        head = JournalHead(entry.request_id, session, made.profile.name, facts.settings.config_rev)
+        turn = Turn(made, rooms, head)
+        turn.book(entry)
+        for line in made.journal:
+            rooms.journal.emit(head, line)
+        return turn
+
+
+@dataclass(slots=True)
+class Turn:
+    """A planned request, until it is over."""
+
+    plan: TurnPlan
+    _rooms: Rooms
+    _head: JournalHead
+    _keeping: asyncio.Task[None] | None = field(default=None)
+
+    def work(self, salt: str) -> tuple[Call, Plan]:
+        """What the host is given: the call, and the decisions about it."""
+        made = self.plan
+        return made.call, Plan(
+            segments=made.segments,
+            thinking=made.thinking,
+            monitor=made.monitor,
+            tool_stream=made.profile.tool_stream,
+            cap=made.cap,
+            lane=made.lane,
+            session=f"{salt}:{made.session_key}",
+        )
+
+    def params(self, params: Params, fields: dict[str, Any]) -> Params:
+        """The client's parameters, with the profile's for fields that it left out."""
+        given = {
+            name: value for name, value in self.plan.sampling.items() if fields.get(name) is None
+        }
+        side = self.plan.side
+        stop = params.stop
+        if side is not None and side.ends_at_line:
+            stop = (*stop[: STOP_STRINGS_USED - 1], "\n")
+        return replace(params, stop=stop, **given)  # type: ignore[arg-type]
+
+    def book(self, entry: Entry) -> None:
+        """Writes the plan into the request's row."""
+        made, head = self.plan, self._head
+        entry.profile, entry.session_hash = made.profile.name, head.session
+        entry.config_rev, entry.client_kind = head.config_rev, made.client
+        entry.thinking = made.thinking.on
+        if made.side is not None:
+            entry.kind, entry.side_kind = "side", made.side.kind
+        if made.task is not None and made.task.source in _SOURCES:
+            entry.task_class = made.task.name
+            entry.class_source = _SOURCES[made.task.source]
+            entry.classify_ms = made.task.ms
+
+    def begin(self) -> None:
+        """The request goes to its host: what later turns build on is stored while it runs."""
+        self._keeping = asyncio.create_task(self._keep(Outcome()))
+
+    async def end(self, runs: Sequence[Run]) -> None:
+        """The request is over, in whatever way."""
+        for finding in (finding for run in runs for finding in run.findings):
+            event = "monitor_act" if finding.mode == "act" else "monitor_shadow"
+            numbers = dict(finding.numbers or {})
+            line = JournalLine(event, finding.reason, finding.task, finding.mode, numbers)
+            self._rooms.journal.emit(self._head, line)
+        if self._keeping is not None:
+            await self._keeping
+        if runs and runs[0].note_ids and runs[0].tokenizer_hash:
+            await self._keep(Outcome(runs[0].note_ids, runs[0].tokenizer_hash))
+
+    async def _keep(self, outcome: Outcome) -> None:
+        kept = close(self.plan, outcome)
+        notebook = self._rooms.notebook
+        try:
+            if kept.session is not None:
+                await notebook.sessions.save(kept.session)
+            if kept.notes:
+                await notebook.notes.save(kept.notes)
+        except PortFault as fault:
+            self._rooms.journal.emit(self._head, JournalLine("error", fault.reason, "notes"))

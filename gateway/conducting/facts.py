@@ -1,0 +1,74 @@
+"""What the conductor is told of a request: its headers, its body's shape, its target.
+
+Knows no profile and no run.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from conductor.session import body_ids
+from conductor.types import Asked, Target
+from gateway.backends.base import SELF_SERVED, Backend
+from gateway.surfaces.params import ManagedRequest
+from proto.chat import Json
+from proto.messages import Ready
+
+# An older name of the same header, which some clients still send.
+_TASK_TYPE, _OLD_TASK_TYPE = "x-tandem-task-type", "x-freellm-task-type"
+
+
+def asked_of(
+    surface: str,
+    headers: Iterable[tuple[str, str]],
+    fields: Mapping[str, Json],
+    request: ManagedRequest,
+) -> Asked:
+    """What a request says beside its conversation. `fields`: its body's top level."""
+    known = dict(headers)
+    if _OLD_TASK_TYPE in known:
+        known.setdefault(_TASK_TYPE, known[_OLD_TASK_TYPE])
+    return Asked(
+        surface=surface,
+        headers=known,
+        is_stream=request.is_stream,
+        max_tokens=request.params.max_tokens,
+        tools=_tools(fields),
+        wish=request.thinking,
+        choices=request.choices,
+        has_logprobs=request.params.top_logprobs is not None,
+        temperature=request.params.temperature,
+        body_ids=body_ids(fields),
+        schema_name=_schema_name(fields),
+    )
+
+
+def target_of_backend(backend: Backend) -> Target:
+    """What an HTTP backend can do. Nobody knows its model's context or tokenizer."""
+    settings = backend.settings
+    return Target(
+        kind="server" if settings.flavor in SELF_SERVED else "cloud",
+        small_models=frozenset(settings.small),
+        can_go_on=backend.can_go_on,
+    )
+
+
+def target_of_engine(ready: Ready | None) -> Target:
+    """What our own engine can do; `ready` None: nobody knows yet."""
+    if ready is None:
+        return Target("engine")
+    return Target("engine", context_tokens=ready.max_len, tokenizer_hash=ready.tokenizer_hash)
+
+
+def _tools(fields: Mapping[str, Json]) -> Literal["absent", "empty", "some"]:
+    tools = fields.get("tools")
+    if tools is None:
+        return "absent"
+    return "some" if tools else "empty"
+
+
+def _schema_name(fields: Mapping[str, Json]) -> str | None:
+    """Source: OpenAI API reference, "response_format"."""
+    form = fields.get("response_format")
+    schema = form.get("json_schema") if isinstance(form, dict) else None
+    name = schema.get("name") if isinstance(schema, dict) else None
+    return name if isinstance(name, str) else None
