@@ -103,12 +103,12 @@ class History:
 
     @cached_property
     def ordinals(self) -> tuple[int, ...]:
-        """How many equal messages of its role stand before each."""
-        seen: Counter[tuple[str, str]] = Counter()
+        """How many equal messages stand before each."""
+        seen: Counter[str] = Counter()
         numbers: list[int] = []
-        for message, name in zip(self.messages, self.hashes, strict=True):
-            numbers.append(seen[message.role, name])
-            seen[message.role, name] += 1
+        for name in self.hashes:
+            numbers.append(seen[name])
+            seen[name] += 1
         return tuple(numbers)
 
     @property
