@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from conductor.memory.notes import MemoryEntry, MemoryNote, MemoryScope
 from conductor.types import JournalLine, NoteRecord, Session
 from proto.chat import Json
 
@@ -77,6 +78,24 @@ class Notes(Protocol):
         ...
 
 
+class Memory(Protocol):
+    """Memory notes."""
+
+    async def search(
+        self, scope: MemoryScope, words: Sequence[str], limit: int
+    ) -> Sequence[MemoryNote]:
+        """The notes of a scope that serve best where these words are said, best first."""
+        ...
+
+    async def add(self, entries: Sequence[MemoryEntry]) -> None:
+        """Keeps notes; none twice, and none that was deleted in the last 90 days."""
+        ...
+
+    async def note_used(self, scope: MemoryScope, ids: Sequence[int], now_ms: int) -> None:
+        """These notes were placed in a prompt."""
+        ...
+
+
 class Journal(Protocol):
     """Where lines go. Never waits and never fails."""
 
@@ -90,3 +109,4 @@ class Ports:
     ask: Ask
     sessions: Sessions
     notes: Notes
+    memory: Memory | None = None

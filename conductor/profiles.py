@@ -1,8 +1,9 @@
 """What a profile says about turns, and which one a request gets. Knows no file and no header name.
 
-A profile is read and checked once (`profiles_from`); from there on it is these values.
+A profile is read and checked once (`gateway.settings`); from there on it is these values.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,6 +13,9 @@ from proto.chat import Json
 from proto.plan import MonitorTask
 
 TaskMode = Literal["off", "shadow", "act"]
+
+CLASS_BUDGET = 2_048  # tokens of reasoning in a class that names none: those of `other`
+FOR_TOOLS = "tools"  # the profile of requests that offer a function and that no other one claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,8 @@ class Match:
 class TaskClass:
     """A kind of task. `budget`: tokens of reasoning; `effort`: a sentence for the note."""
 
-    meaning: str
-    budget: int
+    meaning: str = ""
+    budget: int = CLASS_BUDGET
     effort: str = ""
     packages: tuple[str, ...] = ()
 
@@ -170,3 +174,76 @@ class Profile:
     transcript: TranscriptRules = TranscriptRules()
     sampling: Mapping[str, Json] = field(default_factory=dict)
     max_output: int | None = None
+
+
+class ProfileFault(Exception):
+    """A request cannot have the profile that it names. `names`: those it may have."""
+
+    def __init__(self, asked: str, names: tuple[str, ...]) -> None:
+        super().__init__(asked)
+        self.asked = asked
+        self.names = names
+
+
+class UnknownProfile(ProfileFault):
+    """There is none of this name."""
+
+
+class ProfileNotAllowed(ProfileFault):
+    """The client's key may not use it."""
+
+
+def choose(
+    profiles: Mapping[str, Profile],
+    default: str,
+    *,
+    asked: str | None,
+    client: ClientKind,
+    user_agent: str,
+    headers: Mapping[str, str],
+    offers_function_tool: bool,
+    allowed: tuple[str, ...] | None,
+) -> Profile:
+    """The profile of a request.
+
+    `asked`: the name it gives, None without one. `headers`: by lower-case name. `allowed`: profiles
+    that its key may use, None for all. Raises: UnknownProfile, ProfileNotAllowed.
+    """
+    if asked is not None:
+        names = tuple(sorted(profiles)) if allowed is None else allowed
+        if asked not in profiles:
+            raise UnknownProfile(asked, names)
+        if asked not in names:
+            raise ProfileNotAllowed(asked, names)
+        return profiles[asked]
+    fitting = [
+        (-profile.match.priority, profile.name)
+        for profile in profiles.values()
+        if profile.match is not None
+        and _fits(profile.match, client, user_agent, headers, offers_function_tool)
+    ]
+    if fitting:
+        _, name = min(fitting)
+    else:
+        name = FOR_TOOLS if offers_function_tool else default
+    if allowed is not None and name not in allowed:
+        name = allowed[0]
+    return profiles[name]
+
+
+def _fits(
+    match: Match,
+    client: ClientKind,
+    user_agent: str,
+    headers: Mapping[str, str],
+    has_tools: bool,
+) -> bool:
+    return (
+        (not match.clients or client in match.clients)
+        and (
+            not match.user_agent
+            or any(re.search(pattern, user_agent) for pattern in match.user_agent)
+        )
+        and all(headers.get(name) == value for name, value in match.headers.items())
+        and match.has_tools in (None, has_tools)
+    )

@@ -10,7 +10,7 @@ from typing import Literal
 from conductor.client import ClientKind
 from conductor.profiles import Profile
 from conductor.thinking import ThinkingWish
-from proto.chat import Json, Role
+from proto.chat import Call, Json, Role
 from proto.plan import MonitorPlan, Segment, Thinking
 
 TurnKind = Literal["user", "tool_result", "machine", "continuation", "side"]
@@ -27,7 +27,9 @@ class Asked:
 
     `headers`: by lower-case name. `tools`: whether the body has such a member, and anything in it.
     `body_ids`: session ids in the body, by where they stood (`prompt_cache_key`,
-    `metadata.session_id`, `metadata.user_id`), the most telling first.
+    `metadata.session_id`, `metadata.user_id`), the most telling first. `schema_name`: of the
+    answer's schema. `request_kind`: what the body's own metadata calls the request (Codex).
+    `last_item_id`: of the last input item, where a surface has such ids.
     """
 
     surface: str
@@ -40,6 +42,9 @@ class Asked:
     has_logprobs: bool = False
     temperature: float | None = None
     body_ids: Mapping[str, str] = field(default_factory=dict)
+    schema_name: str | None = None
+    request_kind: str | None = None
+    last_item_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +117,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """The kind of task of a turn. `margin`: how clearly the model chose, 0 to 1."""
+    """The kind of task of a turn. `margin`: how clearly the model chose, 0 to 1.
+
+    `fault`: in a word, why the model that was asked has no say in it.
+    """
 
     name: str
     source: ClassSource
     margin: float | None = None
     ms: int | None = None
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +196,13 @@ class JournalLine:
 @dataclass(frozen=True, slots=True)
 class SidePlan:
     """How a side request is served. `most_tokens`: None for its own limit. `ends_at_line`: it ends
-    at the first line break behind text."""
+    at the first line break behind text. `thinking_tokens`: of reasoning at most, where it is on."""
 
     kind: SideKind
     most_tokens: int | None = None
     ends_at_line: bool = False
     is_thinking: bool = False
+    thinking_tokens: int | None = None
     replays_notes: bool = False
 
 
@@ -200,26 +210,45 @@ class SidePlan:
 class TurnPlan:
     """What was decided about one request.
 
-    `segments`: notes that stand in the prompt, the new one last. `note`: the record of the new one.
-    `chains`: the hash behind each message of the call, in order. `sampling`: for fields that the
-    client left out.
+    `call`: what the backend gets, with places of `segments` in it. `session`: as it will be stored,
+    None where nothing is; its key stands in `session_key`. `note`: the record of the new segment,
+    and `moved` those that replay at another place from now on. `cap`: output tokens at most,
+    whatever the client asked. `sampling`: for fields that the client left out.
     """
 
+    call: Call
+    client: ClientKind
     profile: Profile
     turn: TurnKind
-    session: str
-    chains: tuple[str, ...] = ()
-    is_new_session: bool = True
+    session_key: str
     side: SidePlan | None = None
     task: Classified | None = None
     thinking: Thinking = Thinking()
     segments: tuple[Segment, ...] = ()
+    session: Session | None = None
     note: NoteRecord | None = None
-    packages: tuple[str, ...] = ()
-    memories: tuple[str, ...] = ()
+    moved: tuple[NoteRecord, ...] = ()
+    memories: tuple[int, ...] = ()
     monitor: MonitorPlan | None = None
-    tool_stream: Literal["live", "held"] = "live"
     cap: int | None = None
     sampling: Mapping[str, Json] = field(default_factory=dict)
     lane: Literal["main", "side"] = "main"
     journal: tuple[JournalLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a planned request. `note_ids`: of new segments, by key, as the backend's
+    tokenizer wrote them; `lines`: hashes of the status lines that were sent."""
+
+    note_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tokenizer_hash: str | None = None
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is to be stored of a request."""
+
+    session: Session | None = None
+    notes: tuple[NoteRecord, ...] = ()

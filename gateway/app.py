@@ -20,6 +20,7 @@ from gateway.backends.catalog import Catalog
 from gateway.closing import Closing
 from gateway.door.door import Door
 from gateway.embedded_model import model_path
+from gateway.ledger.books import Books
 from gateway.ledger.command import OpenLedger
 from gateway.ledger.prices import PriceList
 from gateway.middleware.auth import Auth
@@ -36,7 +37,7 @@ from gateway.routes import Endpoint, Endpoints, Router, url_table
 from gateway.routing.table import RoutingTable
 from gateway.settings.installation import hash_key, make_state_dir
 from gateway.settings.load import SettingsError, open_to_everybody
-from gateway.settings.types import Settings
+from gateway.settings.types import Settings, WorkerHostSettings
 from gateway.version import VERSION
 from proto.worker_settings import Launch
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-NEED_RESTART = ("server", "worker", "engine", "ledger")
+NEED_RESTART = ("server", "worker", "engine", "ledger", "journal")
 LAST_ANSWERS_S = 1.0  # for answers that are not model calls, at the end
 LAST_COUNTS_S = 2.0  # for tokenizers to answer what they were asked
 STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so
@@ -96,7 +97,7 @@ class Gateway:
             routing=build_routing(settings, self.client, self.engine),
             relay=relay,
             asking=self.asking,
-            managed=_managed(self.engine, settings),
+            managed=_managed(self.engine, settings, self.client, ledger.books),
             ledger=ledger.books,
             closing=self.closing,
             budgets=ledger.budgets,
@@ -183,6 +184,9 @@ class Gateway:
         self.ledger.books.use_prices(prices.price)
         self.ledger.budgets.use(auth.budgets(), prices)
         self.pipeline.routing = routing
+        self.pipeline.managed = self.pipeline.managed or _managed(
+            self.engine, settings, self.client, self.ledger.books
+        )
         log.info("settings.applied", config_rev=settings.rev, need_restart=differing)
 
     async def drain(self) -> None:
@@ -302,13 +306,19 @@ def _spans(settings: Settings) -> Spans | None:
     return Spans.to(settings.server.otel_endpoint, VERSION)
 
 
-def _managed(engine: EngineLink | None, settings: Settings) -> ManagedWay | None:
-    if engine is None or settings.worker is None:
+def _managed(
+    engine: EngineLink | None, settings: Settings, client: UpstreamClient, books: Books
+) -> ManagedWay | None:
+    """It is loaded only where our own engine or the conductor answers."""
+    if engine is None and not any(one.conductor for one in settings.backends.values()):
         return None
+    from gateway.backends.http import Place
+    from gateway.backends.http_host import HttpHost
     from gateway.managed import Managed
 
     return Managed(
         engine,
+        lambda backend: HttpHost(Place(backend, client, books)),
         settings.engine.queue.open_after_s,
-        reasoning_format=settings.worker.reasoning_format,
+        reasoning_format=(settings.worker or WorkerHostSettings()).reasoning_format,
     )

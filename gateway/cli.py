@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway import journal_verbs, memory_verbs
 from gateway.preflight import CommandFailed, check_model, check_packages
 from gateway.settings.load import SettingsError, find_file, load
 from gateway.settings.types import Settings
@@ -74,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     check = verbs.add_parser("check", help="read the configuration and explain what is wrong")
     _config_option(check)
     check.add_argument("--json", action="store_true")
+    check.add_argument("--packages", action="store_true", help="tokens, classes, collisions")
     check.add_argument(
         "--hash-key", action="store_true", help="read a key from stdin, print its sha256 line"
     )
@@ -102,6 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     train.set_defaults(verb=_train_drafter)
 
     _ledger_verbs(verbs.add_parser("ledger", help="read the books"))
+    memory_verbs.add_verbs(verbs.add_parser("memory", help="notes kept of projects"), _settings)
+    journal_verbs.add_verbs(verbs.add_parser("journal", help="what the conductor did"), _settings)
     return parser
 
 
@@ -186,12 +190,16 @@ def _launch(args: argparse.Namespace) -> "Launch":
 
 
 def _check(args: argparse.Namespace) -> int:
-    from gateway.doctor import check_report
+    from gateway.check import packages_report, report
 
     if args.hash_key:
         return _hash_key()
     path = find_file(args.config, os.environ)
-    print(check_report(path, load(path, os.environ), as_json=args.json))
+    settings = load(path, os.environ)
+    if args.packages:
+        print(packages_report(settings, as_json=args.json))
+    else:
+        print(report(path, settings, as_json=args.json))
     return 0
 
 

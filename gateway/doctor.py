@@ -1,4 +1,4 @@
-"""`tandem doctor` and `tandem check`: what this machine and this configuration can do.
+"""`tandem doctor`: what this machine and this configuration can do.
 
 Knows every room a little and changes nothing. One finding a line, with its fix.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
 
@@ -21,7 +21,6 @@ from gateway.backends.base import Backend
 from gateway.backends.catalog import list_request
 from gateway.embedded_model import REGISTRY, model_path
 from gateway.preflight import CommandFailed, check_packages
-from gateway.routing.table import spoken_by
 from gateway.settings.load import SettingsError, find_file, load
 from gateway.settings.types import Settings
 
@@ -65,31 +64,6 @@ def render(findings: list[Finding], *, as_json: bool) -> str:
     for finding in findings:
         fix = f"  → {finding.fix}" if finding.fix else ""
         lines.append(f"{MODES[finding.level]} {finding.subject:<16} {finding.fact}{fix}")
-    return "\n".join(lines)
-
-
-def check_report(path: Path, settings: Settings, *, as_json: bool) -> str:
-    """What a good configuration amounts to; secrets are only said to be set."""
-    report: dict[str, Any] = {
-        "file": str(path),
-        "config_rev": settings.rev,
-        "listen": f"{settings.server.host}:{settings.server.port}",
-        "keys": [key.label for key in settings.keys],
-        "admin_token": "set" if settings.server.admin_token else "missing",
-        "worker": settings.engine.model if settings.worker else None,
-        "backends": {
-            name: {"speaks": list(spoken_by(b)), "key": "set" if b.keys else "missing"}
-            for name, b in settings.backends.items()
-        },
-        "routes": {
-            name: f"{route.targets[0].backend}/{route.targets[0].model}"
-            for name, route in settings.routes.items()
-        },
-    }
-    if as_json:
-        return json.dumps(report, indent=2)
-    lines = [f"{path} is good (revision {settings.rev})"]
-    lines += [f"  {key}: {value}" for key, value in report.items() if key != "file"]
     return "\n".join(lines)
 
 

@@ -6,7 +6,8 @@ get between, and one whose client has left is soon over. Loaded only where there
 
 import re
 
-from gateway.backends.engine import EngineLink, EngineLost, no_engine, refusal_error
+from gateway.backends.engine import EngineLink, no_engine, refusal_error
+from gateway.backends.engine_run import EngineLost
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.ledger.entry import Entry, Outcome

@@ -7,7 +7,8 @@ import asyncio
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
-from gateway.backends.engine import EngineLink, EngineLost, no_engine, refusal_error
+from gateway.backends.engine import EngineLink, no_engine, refusal_error
+from gateway.backends.engine_run import EngineLost
 from gateway.errors import ApiError
 from proto.faults import Refusal
 from proto.messages import STATE_KINDS, CacheInfo

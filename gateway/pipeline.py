@@ -51,9 +51,10 @@ class ManagedWay(Protocol):
     """Answers what is not relayed."""
 
     async def serve(
-        self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry
-    ) -> Outcome:
-        """Answers one request."""
+        self, exchange: Exchange, request: ModelRequest, target: Target, entry: Entry,
+        backend: Backend | None,
+    ) -> Outcome:  # fmt: skip
+        """Answers one request; `backend` None: with our own engine."""
 
 
 class Pipeline:
@@ -79,7 +80,7 @@ class Pipeline:
         self._running: set[Exchange] = set()
         self._relay = relay
         self._asking = asking
-        self._managed = managed
+        self.managed = managed
         self._ledger = ledger
         self._closing = closing
         self._budgets = budgets
@@ -107,21 +108,20 @@ class Pipeline:
                 await routing.catalog.refresh(is_urgent=True)  # it may have been loaded just now
                 found = routing.table.find(request.model)
             target = routing.table.check(found, request.model, exchange.surface)
-            self._route(identity, request, target, entry)
+            backend = None if target.backend is None else routing.backends[target.backend]
+            self._route(identity, request, target, entry, backend)
             if identity.budget is not None:
                 ended.reserve = await self._budgets.admit(entry, size_of(request))
             self._ledger.open(entry)
-            if target.backend is not None:
-                backend = routing.backends[target.backend]
+            if backend is not None and entry.path == "relay":
                 sent = request.for_model(target.model, is_in_path=exchange.surface == "gemini")
-                entry.upstream_key = backend.key_label
                 ended.backend = backend
                 relayed = ended.relayed = Relayed()
                 relay = self._asking if backend.asks_for_usage else self._relay
                 await relay.forward(exchange, backend, sent, target.via_header, relayed)
             else:
-                assert self._managed is not None
-                ended.outcome = await self._managed.serve(exchange, request, target, entry)
+                assert self.managed is not None
+                ended.outcome = await self.managed.serve(exchange, request, target, entry, backend)
         except asyncio.CancelledError:
             self._note_end(exchange, ended, exchange.end_reason())
         except ClientLeft as reason:
@@ -179,12 +179,15 @@ class Pipeline:
         return request
 
     def _route(
-        self, identity: Identity, request: ModelRequest, target: Target, entry: Entry
-    ) -> None:
+        self, identity: Identity, request: ModelRequest, target: Target, entry: Entry,
+        backend: Backend | None,
+    ) -> None:  # fmt: skip
         if not identity.may_use(request.model, target.routed_via):
             raise _not_allowed(request.model)
-        entry.path = "managed" if target.backend is None else "relay"
+        is_managed = backend is None or backend.is_managed_on(entry.surface)
+        entry.path = "managed" if is_managed else "relay"
         entry.backend = target.backend or "worker"
+        entry.upstream_key = None if backend is None else backend.key_label
         entry.upstream_model = target.model or None
         entry.config_rev = self.routing.config_rev
 

@@ -5,17 +5,16 @@ from typing import Literal
 
 from proto.chat import Json
 
-REASONING_PART = -1  # of a message: its reasoning, which is no content part
+REASONING_PART = -1  # the `part` of a segment that stands in an answer's reasoning
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Text placed in the prompt that the client did not write.
 
-    It stands in `message` (index), inside content part `part`, at character `offset` (the end
-    when None). Where `part` is None it stands in the text of all parts, joined; where it is
-    `REASONING_PART`, in the message's reasoning. `ids` are used as they are when `tokenizer_hash`
-    is the worker's own.
+    It stands in `message` (index), inside content part `part` (its whole text when None, its
+    reasoning when `REASONING_PART`), at character `offset` (the end when None). `ids` are used as
+    they are when `tokenizer_hash` is the worker's own.
     """
 
     key: str

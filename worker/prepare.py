@@ -45,6 +45,7 @@ from worker.warm import session_key
 log = structlog.get_logger()
 
 WARM_NOT_RENDERED = "warm.not_rendered"
+SEGMENT_LOST = "segment.lost"
 
 WAIT_S = 1.0
 BLANK = "\n\n"  # what templates put between the reasoning and the answer
@@ -135,7 +136,14 @@ class Preparer:
             raise _too_long(f"at least {least}", self._max_len)
         form = form_of(call, self._call_form)
         matcher = None if form is None else self._compiler.compile(form)
-        prompt = self._writer.write(call, is_thinking=is_thinking, is_formed=form is not None)
+        prompt = self._writer.write(
+            call,
+            is_thinking=is_thinking,
+            is_formed=form is not None,
+            segments=submit.plan.segments,
+        )
+        if prompt.notes.lost:
+            log.warning(SEGMENT_LOST, run_id=submit.run_id, count=len(prompt.notes.lost))
         if len(prompt.ids) >= self._max_len:
             raise _too_long(str(len(prompt.ids)), self._max_len)
         if max(prompt.ids) >= self._vocab_size:
@@ -149,7 +157,7 @@ class Preparer:
         syntax = self._syntax(submit, is_open=prompt.is_open, is_formed=form is not None)
         return Prepared(
             arrival, prompt.ids, digest, sampling, syntax,
-            matcher, choices, self._closing, prompt.cuts, session_key(submit),
+            matcher, choices, self._closing, prompt.cuts, session_key(submit), prompt.notes,
         )  # fmt: skip
 
     def _syntax(self, submit: Submit, *, is_open: bool, is_formed: bool) -> AnswerSyntax:
@@ -176,7 +184,9 @@ class Preparer:
             reply = self._sent_back.next_form(salt, call.messages, replied.reply)
             self._sent_back.saw_reply(salt, replied.reply)
             is_thinking = submit.plan.thinking.on
-            prompt = self._writer.write_next(call, reply, is_thinking=is_thinking)
+            prompt = self._writer.write_next(
+                call, reply, is_thinking=is_thinking, segments=submit.plan.segments
+            )
         except Exception as fault:  # noqa: BLE001 - nobody asked for it, so it is nobody's error
             log.warning(WARM_NOT_RENDERED, error=type(fault).__name__)
             prompt = None
@@ -238,7 +248,5 @@ def _refuse_unsupported(submit: Submit) -> None:
     if len(stops) > STOP_STRINGS or not all(stops):
         sentence = f"stop takes at most {STOP_STRINGS} strings, none of them empty"
         raise Refusal("bad_request", sentence, param="stop")
-    if submit.plan.segments:
-        raise Refusal("bad_request", "segments are not supported by this engine yet", param="plan")
     if submit.resume is not None:
         raise Refusal("bad_request", "resume is not supported by this engine yet", param="resume")

@@ -10,6 +10,7 @@ from typing import Literal
 from proto.events import Speculation, Timings, Usage
 from worker.speculation.round import Round
 from worker.state.start import NOTHING, Start
+from worker.text.segments import NO_NOTES, Notes
 
 MS = 1000.0
 
@@ -25,7 +26,8 @@ class RunRecord:
     arrived_s: float
     kind: Kind = "plain"
     est_wait_ms: int | None = None  # what it heard first of its wait
-    prompt_tokens: int = 0
+    prompt_tokens: int = 0  # those of notes included
+    notes: Notes = NO_NOTES  # what of the prompt the client did not write
     start: Start = NOTHING  # what the prompt was resumed from
     forwarded_tokens: int = 0
     completion_tokens: int = 0
@@ -62,13 +64,19 @@ class RunRecord:
             self.first_misses += [0] * missing
             self.first_misses[made.accepted] += 1
 
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that a kept state spared, as far as the client wrote them."""
+        return self.start.position - self.notes.tokens_before(self.start.position)
+
     def usage(self) -> Usage:
         """The counts as client and ledger shall see them."""
         return Usage(
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.start.position,
+            prompt_tokens=self.prompt_tokens - self.notes.tokens,
+            cached_tokens=self.cached_tokens,
             completion_tokens=self.completion_tokens,
             reasoning_tokens=self.reasoning_tokens,
+            note_tokens=self.notes.tokens,
             hidden_tokens=self.hidden_tokens,
             upstream_input_tokens=self.prompt_tokens,
             upstream_cached_tokens=self.start.position,
@@ -109,12 +117,13 @@ class RunRecord:
             "detail": self.detail,
             "error": self.error,
             "param": self.param,
-            "prompt_tokens": self.prompt_tokens,
+            "prompt_tokens": self.prompt_tokens - self.notes.tokens,
+            "note_tokens": self.notes.tokens,
             "forwarded_tokens": self.forwarded_tokens,
             "completion_tokens": self.completion_tokens,
             "reasoning_tokens": self.reasoning_tokens,
             "hidden_tokens": self.hidden_tokens,
-            "cached_tokens": self.start.position,
+            "cached_tokens": self.cached_tokens,
             "cache_source": str(self.start.source),
             "rounds": self.rounds.total(),
             "rounds_plain": self.rounds["plain"],

@@ -40,8 +40,10 @@ class Reporter:
     def place(self, run: Run, position: int, est_wait_ms: int) -> None:
         """How many runs are before it, and for about how long."""
         run.told_s = self._clock()
+        note_ids = None
         if run.record.est_wait_ms is None:
             run.record.est_wait_ms = est_wait_ms
+            note_ids = run.record.notes.new_ids or None
         self._send(
             Queued(
                 run.id,
@@ -50,6 +52,7 @@ class Reporter:
                 len(run.prompt),
                 run.prompt_hash,
                 self._tokenizer_hash,
+                note_ids,
             )
         )
 

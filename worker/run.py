@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 from proto.events import Logprobs, TokenLogprob
-from proto.messages import Delta, Kind
+from proto.messages import Delta, Kind, MonitorEvent
 from worker.grammar.closing import FormCloser
 from worker.grammar.matcher import GrammarFault
 from worker.record import Kind as AnswerKind
@@ -20,6 +20,8 @@ from worker.state.ask import Ask
 from worker.state.slot import FrozenSlot, Slot
 from worker.text.answer import AnswerText, Spoken
 from worker.types import Ending, Prepared
+
+NOTE_LOST: tuple[str, Literal["act"], str] = "note", "act", "lost"  # task, mode and reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,7 @@ class Run:
             prepared.arrival.arrived_s,
             kind_of(prepared),
             prompt_tokens=len(prepared.prompt),
+            notes=prepared.notes,
         )
         self.slot: Slot | None = None
         self.aside: FrozenSlot | None = None  # its state, while another run has its slot
@@ -98,6 +101,8 @@ class Run:
         self.wish: Ending | None = None  # an end asked for from outside
         self.ending: Ending | None = None  # the end that its last token brought
         self._unsent: list[_Token] = []
+        # What the gateway is to write into its journal, with the next tokens.
+        self._events = [MonitorEvent(self.number, *NOTE_LOST) for _ in prepared.notes.lost]
         self.is_thinking = prepared.syntax.is_thinking
         self.thinking_closed_by: str | None = None
         self._budget = submit.plan.thinking.budget
@@ -184,6 +189,7 @@ class Run:
     def release(self) -> Delta:
         """What goes out with the tokens that were taken since the last time."""
         tokens, self._unsent = self._unsent, []
+        events, self._events = tuple(self._events), []
         calls = tuple(chain.from_iterable(token.said.calls for token in tokens))
         logprobs = tuple(token.logprobs for token in tokens if token.logprobs is not None)
         delta = Delta(
@@ -194,6 +200,7 @@ class Run:
             tuple(token.said.kind for token in tokens),
             (False,) * len(tokens),
             calls=calls or None,
+            events=events or None,
             logprobs=logprobs or None,
         )
         if self.said is not None:

@@ -14,6 +14,7 @@ from worker.grammar.matcher import Matcher
 from worker.sampling.chooser import ChoiceTexts
 from worker.sampling.params import Sampling
 from worker.text.answer import AnswerSyntax
+from worker.text.segments import NO_NOTES, Notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ class Closing:
 class Prepared:
     """A run that can be queued: its prompt rendered and encoded, its parameters checked.
 
-    `cuts`: positions where a chunk of the prompt must start. `session`: its conversation, by key.
+    `cuts`: positions where a chunk of the prompt must start. `notes`: what of the prompt the client
+    did not write. `session`: its conversation, by key.
     `matcher`: of the answer's grammar, made for this run alone. `choices`: where the answer is one
     of a list.
     """
@@ -103,6 +105,7 @@ class Prepared:
     closing: Closing = Closing()
     cuts: tuple[int, ...] = ()
     session: str = ""
+    notes: Notes = NO_NOTES
 
 
 @dataclass(frozen=True, slots=True)

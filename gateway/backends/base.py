@@ -17,7 +17,8 @@ HEALTH_WINDOW = 20  # outcomes that decide the state
 DOWN_AFTER_CONNECTS = 5  # failed connects in a row
 DEGRADED_SHARE = 0.2
 _VERSION = re.compile(r"/v\d+(?:alpha|beta)?\d*(?=/|$)")
-_WITH_TOKENIZER = frozenset({"vllm", "sglang", "llamacpp"})
+# Servers that run a model by themselves: they have a tokenizer and go on from an answer's prefix.
+SELF_SERVED = frozenset({"vllm", "sglang", "llamacpp"})
 QUOTE_BYTES = 8  # alike in an answer and its request: words of the request are quoted
 _KEY_LIKE = re.compile(r"(?i)\b(?:sk|pk|key|bearer|basic)[-_ ][^\s\"',;]{8,}")
 _CREDENTIAL_QUERY = frozenset({"key", "api_key", "access_token"})
@@ -54,7 +55,8 @@ class Backend:
 
     `own_headers`: our credential and the operator's extra headers; `head_lines`: these and what
     every request to it begins with, as they are sent. `asks_for_usage`: until it refuses to be
-    asked. `counts_tokens`: it has a tokenizer that we may use.
+    asked. `counts_tokens`: it has a tokenizer that we may use. `can_go_on`: from text that begins
+    its answer, `has_new_choice`: it knows today's name for a choice; both until it shows otherwise.
     """
 
     def __init__(self, name: str, settings: BackendSettings) -> None:
@@ -66,7 +68,9 @@ class Backend:
         # The label of the key it is shown, for the ledger.
         self.key_label = settings.keys[0].label if settings.keys else None
         self.asks_for_usage = settings.stream_usage == "inject"
-        self.counts_tokens = settings.tokenize and settings.flavor in _WITH_TOKENIZER
+        self.counts_tokens = settings.tokenize and settings.flavor in SELF_SERVED
+        self.can_go_on = settings.flavor in SELF_SERVED
+        self.has_new_choice = True
         self.own_headers = _own_headers(settings)
         self.own_names = frozenset(name for name, _ in self.own_headers)
         self.head_lines = _head_lines(self.origin, self.own_headers)
@@ -75,6 +79,10 @@ class Backend:
         self._replaces_version = bool(
             self._base_path if is_openai else _VERSION.search(self._base_path)
         )
+
+    def is_managed_on(self, surface: str | None) -> bool:
+        """Whether the conductor stands before it on a surface."""
+        return self.settings.conductor and surface == "chat"
 
     def masked(self, words: bytes, sent: bytes) -> str:
         """A backend's own words, without anything that could be a key and without what was `sent`:

@@ -5,21 +5,18 @@ ends here with `EngineLost`, so nobody waits for an answer that will not come.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import structlog
 import zmq
 import zmq.asyncio
 
+from gateway.backends.engine_run import EngineLost, EngineRun, RunMessage
 from gateway.backends.questions import A, Question, Questions
 from gateway.errors import RETRY_DRAINING_S, RETRY_NO_ENGINE_S, ApiError
 from gateway.middleware.request_id import RequestIds
 from proto import codec
 from proto.chat import Call, Params
-from proto.deltas import events_of
-from proto.events import Event, Finished, Reading, Waiting
 from proto.faults import CodecFault, Refusal
 from proto.limits import LINK_BEAT_S, LINK_CREDIT_TOKENS, LINK_LEASE_S
 from proto.messages import (
@@ -28,7 +25,6 @@ from proto.messages import (
     Cache,
     CacheInfo,
     Cancel,
-    Credit,
     Delta,
     Done,
     Drain,
@@ -46,113 +42,6 @@ from proto.messages import (
 from proto.plan import Plan
 
 log = structlog.get_logger(__name__)
-
-SILENCE_S = 2.5  # how often a run that has nothing to say is looked at
-
-RunMessage = Queued | Progress | Delta | Done | Refused
-
-
-class EngineLost(Exception):
-    """No worker holds a lease, or the one that had this run is gone."""
-
-
-class Silence:
-    """Nothing came from the worker for a while: time to look at clocks and heartbeats."""
-
-
-class EngineRun:
-    """One run, while it is somebody's. Leaving the `async with` block cancels it if it still runs.
-
-    `prompt_tokens`, `completion_tokens`, `calls`: as far as known, also of a run that never ends.
-    """
-
-    def __init__(self, link: "EngineLink", run_id: str) -> None:
-        self.run_id = run_id
-        self.prompt_tokens: int | None = None
-        self.completion_tokens = 0
-        self.calls = 0
-        # Bounded by the credit window: the worker sends no more than it was allowed to.
-        self._inbox: asyncio.Queue[RunMessage | None] = asyncio.Queue()
-        self._link = link
-        self._owed = 0  # tokens consumed and not yet given back as credit
-        self._is_over = False
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._link.end(self, cancel=not self._is_over)
-
-    async def events(self) -> AsyncIterator[Event | Silence]:
-        """The answer's events up to `Finished`, and `Silence` while there are none.
-
-        Raises: Refusal; EngineLost.
-        """
-        while True:
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    message = await self._inbox.get()
-            except TimeoutError:
-                yield Silence()
-                continue
-            match message:
-                case None:
-                    self._is_over = True
-                    raise EngineLost
-                case Queued():
-                    self.prompt_tokens = message.prompt_tokens
-                    yield Waiting(message.position, message.est_wait_ms)
-                case Progress():
-                    yield Reading(message.phase, message.done, message.total, message.cached)
-                case Delta():
-                    self.completion_tokens += len(message.ids) - sum(message.hidden)
-                    self.calls += sum(part.name is not None for part in message.calls or ())
-                    for event in events_of(message):
-                        yield event
-                    await self._renew_credit(message)
-                case Refused():
-                    self._is_over = True
-                    raise Refusal(
-                        message.code,
-                        message.detail,
-                        param=message.param,
-                        retry_after_ms=message.retry_after_ms,
-                    )
-                case Done():
-                    self._is_over = True
-                    await self._link.send(Ack(self.run_id, message.last_token, done=True))
-                    if message.finish == "error":
-                        log.error("run.failed", run_id=self.run_id, error=message.error)
-                        raise EngineLost
-                    yield Finished(
-                        reason=message.finish,
-                        detail=message.detail,
-                        usage=message.usage,
-                        timings=message.timings,
-                        speculation=message.spec,
-                        cache_source=message.cache_source,
-                        thinking_closed_by=message.thinking_closed_by,
-                        choice_margin=message.choice_margin,
-                    )
-                    return
-
-    def put(self, message: RunMessage | None) -> None:
-        """Hands over a message from the worker; None says that the worker is gone."""
-        self._inbox.put_nowait(message)
-
-    async def _renew_credit(self, delta: Delta) -> None:
-        """A client that reads slowly consumes slowly, and so slows its own run only."""
-        self._owed += len(delta.ids)
-        if self._owed >= LINK_CREDIT_TOKENS // 2:
-            upto = delta.first + len(delta.ids) - 1
-            await self._link.send(Ack(self.run_id, upto))
-            await self._link.send(Credit(self.run_id, self._owed))
-            self._owed = 0
 
 
 def refusal_error(refusal: Refusal) -> ApiError:

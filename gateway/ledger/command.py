@@ -77,6 +77,18 @@ def open_database(settings: Settings, option: str | None = None) -> Database:
         raise CommandFailed(f"the ledger cannot be opened: {fault}") from fault
 
 
+def open_existing(settings: Settings, option: str | None) -> Database:
+    """The same, where `serve` has been: no verb that only reads makes a file.
+
+    Raises: CommandFailed.
+    """
+    if option is not None or settings.ledger.url is None:
+        file = _file(settings, option)
+        if not file.is_file():
+            raise CommandFailed(f"there is no ledger at {file}; 'tandem serve' makes it")
+    return open_database(settings, option)
+
+
 def print_report(settings: Settings, args: argparse.Namespace, out: TextIO) -> int:
     """`tandem ledger report`."""
     from gateway.ledger.verbs import run_report
@@ -143,11 +155,7 @@ def now_ms() -> int:
 
 
 def _print(settings: Settings, args: argparse.Namespace, run: Callable[[Database], None]) -> int:
-    if args.ledger is not None or settings.ledger.url is None:
-        file = _file(settings, args.ledger)
-        if not file.is_file():
-            raise CommandFailed(f"there is no ledger at {file}; 'tandem serve' makes it")
-    database = open_database(settings, args.ledger)
+    database = open_existing(settings, args.ledger)
     try:
         run(database)
     except ReportFault as fault:

@@ -24,6 +24,7 @@ from gateway.processes.orders import LINE_BYTES, SERVING, News, Order
 from gateway.processes.shares import Shares
 from gateway.serve import level_of, run_gateway, with_options
 from gateway.settings.load import SettingsError, parse
+from gateway.settings.texts import Texts
 from gateway.settings.types import Settings
 from gateway.supervisor import CANNOT_START
 
@@ -77,8 +78,9 @@ class Child:
         self._metrics.write()
         return status
 
-    def _settings(self, text: str) -> Settings:
-        settings = with_options(parse(Path(self._order.path), text, os.environ), self._options)
+    def _settings(self, packed: str) -> Settings:
+        texts = Texts.unpack(packed)
+        settings = with_options(parse(Path(self._order.path), texts, os.environ), self._options)
         if settings.worker is None:
             return settings
         return replace(settings, worker=replace(settings.worker, spawn=False))  # the parent does

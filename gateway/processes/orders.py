@@ -7,7 +7,7 @@ input means that the parent is gone.
 import json
 from dataclasses import asdict, dataclass
 
-LINE_BYTES = 16 * 1024 * 1024  # a configuration with very many keys
+LINE_BYTES = 16 * 1024 * 1024  # a configuration with very many keys, and packages
 SERVING = b"serving\n"  # what a child answers, once, on its standard output
 
 
@@ -15,9 +15,9 @@ SERVING = b"serving\n"  # what a child answers, once, on its standard output
 class Order:
     """How to serve.
 
-    `listener`: descriptor of the bound socket. `configuration`: what the file at `path` says; the
-    parent has found it good. `host` to `is_debug`: options of the command line. `run_dir`: the
-    folder that the processes of this parent share.
+    `listener`: descriptor of the bound socket. `configuration`: what the file at `path` and those
+    beside it say, packed (`settings.texts`); the parent has found it good. `host` to `is_debug`:
+    options of the command line. `run_dir`: the folder that the processes of this parent share.
     """
 
     number: int

@@ -27,7 +27,7 @@ from gateway.processes.orders import SERVING, News, Order
 from gateway.processes.shares import Shares
 from gateway.serve import greet, listen, with_options
 from gateway.settings.installation import make_state_dir
-from gateway.settings.load import MOST_WORKERS, SettingsError, parse, read_text
+from gateway.settings.load import MOST_WORKERS, SettingsError, parse, read_texts
 from gateway.settings.types import Settings
 from gateway.supervisor import Keeper, Supervisor
 
@@ -46,8 +46,8 @@ def serve_together(
 
     Returns the worst of their exit statuses. Raises: SettingsError, CommandFailed.
     """
-    text = read_text(path)
-    parse(path, text, environ)
+    texts = read_texts(path)
+    parse(path, texts, environ)
     run_dir = claim_run_dir(make_state_dir(settings.state_dir))
     if args.ledger != "none":
         open_database(settings, args.ledger).close()  # what is wrong with it is said here, once
@@ -70,12 +70,12 @@ def serve_together(
         )
 
     def read() -> str:
-        again = read_text(path)
+        again = read_texts(path)
         with_options(parse(path, again, environ), args)
-        return again
+        return again.pack()
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings, listener, order, text, read))
+        return runner.run(_serve(settings, listener, order, texts.pack(), read))
 
 
 def claim_run_dir(state_dir: Path) -> Path:
@@ -126,7 +126,10 @@ async def _serve(
 
 
 class Parent:
-    """The children and, where there is one, the engine's worker. `text`: the configuration."""
+    """The children and, where there is one, the engine's worker.
+
+    `text`: the configuration, packed.
+    """
 
     def __init__(self, settings: Settings, order: Callable[[int, str], Order], text: str) -> None:
         self._settings = settings

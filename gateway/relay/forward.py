@@ -97,7 +97,7 @@ class Relay:
         """
         settings = backend.settings
         if 0 < settings.max_in_flight <= backend.in_flight:
-            raise _busy(backend)
+            raise busy_error(backend)
         backend.in_flight += 1
         clocks = self._clocks.start(exchange, *_first_clock(exchange, settings, request))
         if settings.total_s:
@@ -131,7 +131,7 @@ class Relay:
             exchange.flow = None
             self._clocks.stop(clocks)
             backend.in_flight -= 1
-        _note_fault(backend, broken)
+        note_fault(backend, broken)
         try:
             await self._end_broken(exchange, backend, broken, relayed, passage)
         finally:
@@ -213,7 +213,7 @@ class Passage:
         self._backend.health.note_answer(status)
         if (
             status >= 300
-            and (error := _own_error(connection, self._backend, exchange.body)) is not None
+            and (error := own_error(connection, self._backend, exchange.body)) is not None
         ):
             raise error
         head = answer_head(connection.headers)
@@ -270,8 +270,11 @@ class Passage:
         self._connection.resume()
 
 
-def _own_error(connection: Connection, backend: Backend, sent: bytes) -> ApiError | None:
-    """The error for an answer that is ours to explain, None for one that passes as it is."""
+def own_error(connection: Connection, backend: Backend, sent: bytes) -> ApiError | None:
+    """The error for an answer that is ours to explain, None for one that passes as it is.
+
+    `sent`: what of its words may be a quotation and is kept out of the log.
+    """
     status = connection.status
     if status < 400 and status != 304:
         return ApiError(502, "upstream_failed", "The backend answered with a redirect.")
@@ -312,7 +315,7 @@ def _first_clock(
     return "first_event_s", ours_s
 
 
-def _note_fault(backend: Backend, fault: UpstreamFault) -> None:
+def note_fault(backend: Backend, fault: UpstreamFault) -> None:
     """Books a fault against the backend, unless it was the client's or our own doing."""
     clock = fault.clock if isinstance(fault, UpstreamTimeout) else None
     if isinstance(fault, GatewayStopping) or clock in ("total_s", "client timeout"):
@@ -321,7 +324,8 @@ def _note_fault(backend: Backend, fault: UpstreamFault) -> None:
     backend.health.note_fault(is_connect=is_connect)
 
 
-def _busy(backend: Backend) -> ApiError:
+def busy_error(backend: Backend) -> ApiError:
+    """What a client is told while a backend has as many requests as it may have."""
     return ApiError(
         503,
         "backend_busy",

@@ -3,25 +3,20 @@
 Whatever goes wrong in here switches the tap off for this answer; the row then holds estimates.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from gateway.exchange import Headers
-from gateway.lean import msgspec
 from gateway.relay.usage import WORDLESS, Reader, Reading, reader_of
 from gateway.settings.types import Surface
 from gateway.surfaces.encoding import unpacker
-from gateway.surfaces.json_text import scanners
+from gateway.surfaces.json_text import json_value
 from gateway.surfaces.sse import RecordTooLarge, SseEvent, SseParser
 from proto.limits import ANSWER_TAP_BYTES
 
 log = structlog.get_logger(__name__)
-
-_decode = msgspec.json.Decoder().decode
-_, _scan = scanners()
 
 BYTES_PER_TOKEN = 4  # of a text in UTF-8, where nothing better is known
 
@@ -117,7 +112,7 @@ class WholeTap(Tap):
             body = unpack(body)
         if not body:
             return
-        answer = _parse(body)
+        answer = json_value(body)
         if type(answer) is dict:
             self._reader(self.reading, answer)
         elif type(answer) is list:  # Gemini's streams without `alt=sse`: what would be events
@@ -192,7 +187,7 @@ class StreamTap(Tap):
                 self.life += 1
                 continue
             try:
-                body = _parse(event.data)
+                body = json_value(event.data)
             except ValueError:
                 continue  # one malformed event says nothing about the next
             if type(body) is dict:
@@ -227,24 +222,3 @@ def tap_of_bytes(
         if kind.endswith((b"/json", b"+json")):
             return WholeTap(surface, encoding)
     return BytesTap(surface, encoding, is_text=surface == "audio" and kind.startswith(b"text/"))
-
-
-def _parse(data: bytes) -> Any:
-    """The one JSON value in these bytes. Raises: ValueError."""
-    try:
-        return _decode(data)
-    except msgspec.DecodeError:  # it is strict: half a character, NaN, a number of 5,000 digits
-        return _one_value(data.decode())
-
-
-def _one_value(text: str) -> Any:
-    try:
-        value, end = _scan(text, 0)
-    except StopIteration:
-        value, end = None, -1
-    if end != len(text):  # there are blanks around it, or it is no JSON
-        bare = text.strip(" \t\r\n")
-        if len(bare) == len(text):
-            raise json.JSONDecodeError("Expecting one value", text, max(end, 0))
-        return _one_value(bare)
-    return value

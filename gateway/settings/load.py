@@ -14,10 +14,14 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from gateway.settings.planning import check_conductor, read_planning
+from gateway.settings.texts import Texts, TooMuch, read_all
 from gateway.settings.types import (
     BackendSettings,
     BudgetSettings,
     ClientKey,
+    ConductorSettings,
+    JournalSettings,
     LedgerSettings,
     PriceSettings,
     RouteSettings,
@@ -54,6 +58,8 @@ class _File:
     prices: tuple[PriceSettings, ...] = ()
     keys: tuple[ClientKey, ...] = ()
     ledger: LedgerSettings = LedgerSettings()
+    journal: JournalSettings = JournalSettings()
+    conductor: ConductorSettings = ConductorSettings()
 
 
 def find_file(path: str | None, environ: Mapping[str, str]) -> Path:
@@ -76,33 +82,44 @@ def find_file(path: str | None, environ: Mapping[str, str]) -> Path:
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Settings:
-    """Reads and checks one file.
+    """Reads and checks one file, and the profiles and packages beside it.
 
     Raises: SettingsError with every problem.
     """
-    return parse(path, read_text(path), environ)
+    return parse(path, read_texts(path), environ)
 
 
-def read_text(path: Path) -> str:
-    """What the file says. Raises: SettingsError."""
+def read_texts(path: Path) -> Texts:
+    """What the file says, and what lies beside it. Raises: SettingsError."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_all(path)
     except (OSError, UnicodeDecodeError) as fault:
         raise SettingsError([f"{path}: {fault}"]) from fault
+    except TooMuch as fault:
+        raise SettingsError([str(fault)]) from fault
 
 
-def parse(path: Path, text: str, environ: Mapping[str, str]) -> Settings:
-    """Checks the text of the file at `path`.
+def parse(path: Path, texts: Texts, environ: Mapping[str, str]) -> Settings:
+    """Checks the texts of the file at `path` and of what lies beside it.
 
-    Raises: SettingsError with every problem.
+    Raises: SettingsError with every problem, those of one file together.
     """
     reader = Reader(str(path), environ, all_keys())
-    settings = _read(reader, text)
+    settings = _read(reader, texts.main)
+    beside = read_planning(texts)
     if settings is not None:
         _check(reader, settings)
-    if reader.problems or settings is None:
-        raise SettingsError(sorted(reader.problems, key=lambda problem: problem.line))
-    return settings
+        check_conductor(reader, settings, beside, texts)
+    problems = [*sorted(reader.problems, key=lambda problem: problem.line), *beside.problems]
+    if problems or settings is None:
+        raise SettingsError(problems)
+    planning = beside.planning(settings.conductor.default_profile)
+    return _with_revision(replace(settings, planning=planning))
+
+
+def _with_revision(settings: Settings) -> Settings:
+    rev = hashlib.sha256(repr(settings).encode()).hexdigest()[:12]
+    return replace(settings, planning=replace(settings.planning, config_rev=rev), rev=rev)
 
 
 def all_keys() -> list[str]:
@@ -127,8 +144,7 @@ def _read(reader: Reader, text: str) -> Settings | None:
         return None
     values = {key.name: getattr(top[0], key.name) for key in fields(_File)}
     settings = Settings(**values, worker=host, engine=engine)
-    settings = replace(settings, keys=_with_currencies(reader, settings))
-    return replace(settings, rev=hashlib.sha256(repr(settings).encode()).hexdigest()[:12])
+    return replace(settings, keys=_with_currencies(reader, settings))
 
 
 def _with_currencies(reader: Reader, settings: Settings) -> tuple[ClientKey, ...]:
@@ -178,6 +194,9 @@ def _check(reader: Reader, settings: Settings) -> None:
         )
     if settings.ledger.path and settings.ledger.url:
         reader.note("ledger.url", "ledger: give 'path' or 'url', not both")
+    for key in ("rotate_mb", "days"):
+        if getattr(settings.journal, key) < 1:
+            reader.note(f"journal.{key}", f"journal.{key}: expected at least 1")
     if not settings.backends and settings.worker is None:
         reader.note("", "nothing to serve: add a 'worker' section or a backend under 'backends'")
 
@@ -210,6 +229,11 @@ def _check_backend(reader: Reader, where: str, backend: BackendSettings) -> None
         reader.note(f"{where}.base_url", f"{where}.base_url: credentials belong under 'keys'")
     if len(backend.keys) > 1:
         reader.note(f"{where}.keys", f"{where}.keys: one key can be used today, give one")
+    if backend.conductor and backend.kind != "openai":
+        where_conductor = f"{where}.conductor"
+        reader.note(
+            where_conductor, f"{where_conductor}: only a backend of kind 'openai' can have it today"
+        )
     for clock in ("connect_s", "first_event_s", "idle_s", "total_s", "heartbeat_s"):
         if getattr(backend, clock) < 0:
             reader.note(f"{where}.{clock}", f"{where}.{clock}: expected at least 0")

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
+from conductor.types import Settings as Planning
 from proto.worker_settings import WorkerSettings
 
 # What a request that names a model may be, and a backend may speak.
@@ -57,7 +58,10 @@ class BackendKey:
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """A service that serves models for us. Clocks in seconds, 0 = off."""
+    """A service that serves models for us. Clocks in seconds, 0 = off.
+
+    `conductor`: its chat requests are planned and watched. `small`: its models for side requests.
+    """
 
     kind: BackendKind
     base_url: str
@@ -67,6 +71,8 @@ class BackendSettings:
     models: Literal["auto"] | tuple[str, ...] = "auto"
     prefix: str | None = None
     default: bool = False
+    conductor: bool = False
+    small: tuple[str, ...] = ()
     stream_usage: Literal["client", "inject"] = "client"
     tokens_per_delta: Literal["one", "unknown"] = "unknown"
     tokenize: bool = True
@@ -146,6 +152,7 @@ class ClientKey:
     secret: Secret | None = None
     user: str | None = None
     models: tuple[str, ...] = ("*",)
+    profiles: tuple[str, ...] | None = None
     budget: BudgetSettings | None = None
     disabled: bool = False
 
@@ -157,7 +164,40 @@ class WorkerHostSettings:
     model_name: str = "TandemLLM"
     endpoint: str | None = None
     spawn: bool = True
+    conductor: bool = True
     reasoning_format: Literal["reasoning_content", "tags", "both"] = "reasoning_content"
+
+
+@dataclass(frozen=True, slots=True)
+class NotesSettings:
+    """Where placed notes and the states of conversations are kept, how long, and how many MiB."""
+
+    store: Literal["sql", "memory"] = "sql"
+    ttl_days: int = 30
+    max_mb: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWriterSettings:
+    """When memory notes are written in the background: after so much silence, and so many turns."""
+
+    quiet_s: float = 120.0
+    min_turns: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ConductorSettings:
+    """How turns are planned. Folders are looked for beside the file.
+
+    `ask_backend`: who answers the conductor's own questions: the backend of the request, or one.
+    """
+
+    profiles: Path = Path("profiles")
+    packages: Path = Path("packages")
+    default_profile: str = "chat"
+    ask_backend: str = "same"
+    notes: NotesSettings = NotesSettings()
+    memory: MemoryWriterSettings = MemoryWriterSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +212,21 @@ class LedgerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """Where the conductor's journal is. `rotate_mb`: MiB of one file; `days`: it is kept."""
+
+    dir: Path | None = None
+    rotate_mb: int = 64
+    days: int = 30
+    log_content: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole file. `rev`: 12 hex of the SHA-256 of its normalised content."""
+    """The whole file, and the profiles and packages beside it (`planning`).
+
+    `rev`: 12 hex of the SHA-256 of its normalised content.
+    """
 
     server: ServerSettings = field(default_factory=ServerSettings)
     backends: dict[str, BackendSettings] = field(default_factory=dict)
@@ -183,12 +236,20 @@ class Settings:
     worker: WorkerHostSettings | None = None
     engine: WorkerSettings = field(default_factory=WorkerSettings)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    journal: JournalSettings = field(default_factory=JournalSettings)
+    conductor: ConductorSettings = field(default_factory=ConductorSettings)
+    planning: Planning = Planning(profiles={}, default_profile="chat", packages={}, config_rev="")
     rev: str = ""
 
     @property
     def state_dir(self) -> Path:
         """The folder of everything that outlives a process."""
         return self.server.state_dir.expanduser()
+
+    @property
+    def journal_dir(self) -> Path:
+        """The folder of the journal."""
+        return (self.journal.dir or self.state_dir / "journal").expanduser()
 
     @property
     def worker_endpoint(self) -> str:

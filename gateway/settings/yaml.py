@@ -9,7 +9,7 @@ import dataclasses
 import math
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -85,7 +85,7 @@ class Reader:
             line = mark.line + 1 if mark else 1
             self.problems.append(Problem(self.file, line, f"not YAML: {fault.problem}"))
         except yaml.YAMLError as fault:
-            self.problems.append(Problem(self.file, 1, f"not YAML: {fault}"))
+            self.problems.append(Problem(self.file, 1, f"not YAML: {str(fault).splitlines()[0]}"))
         return None
 
     def read_fields(self, node: yaml.Node, path: str, *classes: type) -> list[Any] | None:
@@ -108,12 +108,14 @@ class Reader:
         self._check_tag(node, path)
         origin = get_origin(hint)
         if origin in (Union, types.UnionType):
+            if any(get_origin(option) is list for option in get_args(hint)):  # proto.chat.Json
+                return self._json(node, path)
             return self._union(get_args(hint), node, path)
         if origin is Literal:
             return self._literal(get_args(hint), node, path)
         if origin is tuple:
             return self._list(get_args(hint)[0], node, path)
-        if origin is dict:
+        if origin in (dict, Mapping):
             return self._map(get_args(hint)[1], node, path)
         if hint is Secret:
             return self._secret(node, path)
@@ -131,7 +133,7 @@ class Reader:
             full = f"{path}.{key}" if path else key
             owner = owners.get(key)
             if owner is None:
-                self._note_unknown(key, full, path, list(owners))
+                self.note_unknown(path, key, list(owners))
                 wrong = True
                 continue
             try:
@@ -203,6 +205,19 @@ class Reader:
                 return self.read(member, node, path)
         return self.read(members[0], node, path)
 
+    def _json(self, node: yaml.Node, path: str) -> Any:
+        """Whatever stands there: what it may be is known to whoever uses it."""
+        self._check_tag(node, path)
+        if isinstance(node, yaml.MappingNode):
+            entries = self._entries(node, path)
+            return {key: self._json(item, f"{path}.{key}") for key, item in entries}
+        if isinstance(node, yaml.SequenceNode):
+            return [self._json(item, f"{path}[{i}]") for i, item in enumerate(node.value)]
+        kind = node.tag.rpartition(":")[2]
+        if kind == "null":
+            return None
+        return self._scalar({"bool": bool, "int": int, "float": float}.get(kind, str), node, path)
+
     def _literal(self, options: tuple[Any, ...], node: yaml.Node, path: str) -> Any:
         if isinstance(node, yaml.ScalarNode) and node.value in options:
             return node.value
@@ -252,10 +267,15 @@ class Reader:
         except ValueError:
             self._fail(node, path, f"expected a date such as 2026-01-31, found {text!r}")
 
-    def _note_unknown(self, key: str, full: str, path: str, level: list[str]) -> None:
-        near = sorted((edit_distance(key, known), known) for known in level)
-        if near and near[0][0] <= min(NEAR_EDITS, len(key) // 2):
-            best = f"{path}.{near[0][1]}" if path else near[0][1]
+    def note_unknown(self, path: str, key: str, level: Collection[str]) -> None:
+        """Notes that there is no such key below `path`. `level`: those that there are."""
+        full = f"{path}.{key}" if path else key
+        best = nearest(key, level)
+        if best is not None:
+            best = f"{path}.{best}" if path else best
+        elif "." in key:  # written with dots instead of nested
+            best = nearest(full, self._known_keys)
+        if best is not None:
             advice = f"nearest known key: {best!r}"
         elif elsewhere := [k for k in self._known_keys if k.rpartition(".")[2] == key]:
             advice = f"it belongs at {elsewhere[0]!r}"
@@ -285,6 +305,21 @@ def known_keys(cls: type, prefix: str = "") -> list[str]:
     return keys
 
 
+def instead_of(word: str, known: Iterable[str]) -> str:
+    """What to write in place of a name that nobody has."""
+    names = sorted(known)
+    best = nearest(word, names)
+    return f"nearest: {best!r}" if best else f"known: {', '.join(names) or 'none'}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that a typing mistake may have made this one of."""
+    near = sorted((edit_distance(word, other), other) for other in known)
+    if near and near[0][0] <= min(NEAR_EDITS, len(word) // 2):
+        return near[0][1]
+    return None
+
+
 def edit_distance(one: str, other: str) -> int:
     """Levenshtein distance. Source: Wagner and Fischer, 1974."""
     row = list(range(len(other) + 1))
@@ -300,7 +335,7 @@ def _inner(hint: Any) -> tuple[Any, str]:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _inner(next(a for a in get_args(hint) if a is not types.NoneType))
-    if origin is dict:
+    if origin in (dict, Mapping):
         return get_args(hint)[1], ".*"
     if origin is tuple:
         return get_args(hint)[0], "[]"

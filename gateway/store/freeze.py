@@ -161,7 +161,8 @@ def text_of(dialect_name: str, statement: Any, names: tuple[str, ...]) -> str:
         dialect = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
     else:
         dialect = SQLiteDialect_pysqlite(paramstyle="qmark")
-    result = statement.compile(dialect=dialect, column_keys=list(names))
+    columns = list(names) if statement.is_insert else None  # elsewhere they are conditions too
+    result = statement.compile(dialect=dialect, column_keys=columns)
     assert tuple(result.positiontup) == names
     return " ".join(str(result).split())
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Any, Protocol
 
-from gateway.backends.engine import EngineLost, Silence
+from gateway.backends.engine_run import EngineLost
+from gateway.backends.run import Silence
 from gateway.errors import ApiError, stream_error_end
 from gateway.exchange import Exchange
 from gateway.routing.table import Target

@@ -171,9 +171,41 @@ def test_sighup_reads_the_configuration_again_and_a_faulty_one_changes_nothing(
         ask(server, "ALICE", "three", 1)
 
 
-def wait_for(server: Server, event: str) -> None:
+def test_sighup_reads_profiles_and_packages_again_and_a_faulty_one_changes_nothing(
+    url: str, tmp_path: Path
+) -> None:
+    profiles = tmp_path / "profiles"
+    profiles.mkdir()
+    with gateway(tmp_path, url) as server:
+        (profiles / "own.yaml").write_text("name: own\nextends: coding\n")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(server, "settings.applied")
+        (profiles / "own.yaml").write_text("name: own\nextends: codng\n")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(server, "settings.refused")
+        (profiles / "own.yaml").unlink()
+        (tmp_path / "packages").mkdir()
+        package = "---\nid: a\ntitle: A\n---\nRead the log.\n"
+        (tmp_path / "packages/a.md").write_text(package)
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(server, "settings.applied", count=2)
+    started, *applied = [line["config_rev"] for line in told(server) if "config_rev" in line]
+    assert len({started, *applied}) == 3
+    (problem,) = next(line["problems"] for line in told(server) if "problems" in line)
+    nearest = "extends: no profile is named 'codng'; nearest: 'coding'"
+    assert problem == f"{profiles}/own.yaml:2: {nearest}"
+
+
+def told(server: Server) -> list[dict[str, Any]]:
+    """What was logged of configurations."""
+    lines = [json.loads(line) for line in server.lines if line.startswith("{")]
+    events = ("gateway.started", "settings.applied", "settings.refused")
+    return [line for line in lines if line["event"] in events]
+
+
+def wait_for(server: Server, event: str, count: int = 1) -> None:
     until_s = time.monotonic() + 10
-    while not server.said(event):
+    while len(server.said(event)) < count:
         assert time.monotonic() < until_s, server.lines[-5:]
         time.sleep(0.02)
 

@@ -294,10 +294,16 @@ async def test_the_parent_ends_with_the_worst_status_of_its_children(
             await held.finish()
 
 
+@pytest.mark.parametrize(
+    ("name", "faulty"),
+    [("tandem.yaml", "serverr: {}\n"), ("profiles/own.yaml", "name: own\nefort: on\n")],
+)
 async def test_a_reload_reaches_every_process_and_those_that_come_back_later(
-    tmp_path: Path, backend: FakeBackend
+    tmp_path: Path, backend: FakeBackend, name: str, faulty: str
 ) -> None:
-    """Also when the file is faulty by then: what is in force is what was accepted last."""
+    """Also when a file is faulty by then: what is in force is what was accepted last."""
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles/own.yaml").write_text("name: own\n")
     with together(tmp_path, backend.url) as server:
         file = tmp_path / "tandem.yaml"
         file.write_text(file.read_text().replace("models: [m]", "models: [m, n]"))
@@ -306,7 +312,7 @@ async def test_a_reload_reaches_every_process_and_those_that_come_back_later(
             until, lambda: len(said(server, "settings.applied")) == COUNT, "all have applied it"
         )
         await in_thread(ask_each, server, {**BODY, "model": "n"})
-        file.write_text("serverr: {}\n")
+        (tmp_path / name).write_text(faulty)
         server.process.send_signal(signal.SIGHUP)
         await in_thread(until, lambda: said(server, "settings.refused"), "it is refused")
         await in_thread(kill, server, 1)

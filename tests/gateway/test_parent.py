@@ -16,6 +16,7 @@ from gateway.processes import parent as parents
 from gateway.processes.orders import News, Order
 from gateway.processes.parent import ChildKeeper, Parent, claim_run_dir
 from gateway.processes.shares import Shares
+from gateway.settings.texts import Texts
 from gateway.settings.types import ServerSettings, Settings
 
 
@@ -131,7 +132,8 @@ async def test_a_child_that_cannot_read_its_configuration_is_tried_again_slowly(
 
     monkeypatch.setattr(supervisor.asyncio, "sleep", sleep)  # type: ignore[attr-defined]
     Shares.make(tmp_path, 1)
-    child = ChildKeeper(1, lambda number: order(tmp_path, listener, "keys: [{label: a}]"))
+    packed = Texts("keys: [{label: a}]").pack()
+    child = ChildKeeper(1, lambda number: order(tmp_path, listener, packed))
     with pytest.raises(asyncio.CancelledError):
         await child.run()
     assert (child.status, pauses) == (supervisor.CANNOT_START, [supervisor.LONGEST_PAUSE_S])

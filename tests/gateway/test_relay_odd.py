@@ -241,12 +241,12 @@ async def test_a_whole_call_waits_no_longer_than_its_client(
 
 async def test_a_black_hole_counts_as_a_failed_connect(tmp_path: Path) -> None:
     from gateway.relay.client import UpstreamTimeout
-    from gateway.relay.forward import _note_fault
+    from gateway.relay.forward import note_fault
 
     async with running_gateway(tmp_path, backends={"b": backend("http://127.0.0.1:1")}) as gateway:
         b = gateway.gateway.pipeline.routing.backends["b"]
         for _ in range(5):
-            _note_fault(b, UpstreamTimeout("connect_s", 5))
+            note_fault(b, UpstreamTimeout("connect_s", 5))
         assert b.health.state == "down"
 
 

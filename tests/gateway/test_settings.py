@@ -298,3 +298,18 @@ def test_a_mutated_key_never_starts(
 )
 def test_edit_distance(one: str, other: str, distance: int) -> None:
     assert edit_distance(one, other) == edit_distance(other, one) == distance
+
+
+def test_the_journal_has_a_place_of_its_own(tmp_path: Path) -> None:
+    found = read(tmp_path, f"{GOOD}journal: {{dir: ~/j, rotate_mb: 1, days: 7}}\n")
+    assert (found.journal_dir, found.journal.days) == (Path("~/j").expanduser(), 7)
+    usual = read(tmp_path, f"{GOOD}journal: {{}}\n")
+    assert usual.journal_dir == usual.state_dir / "journal"
+    assert not usual.journal.log_content
+
+
+def test_a_journal_of_no_size_or_no_days_is_a_mistake(tmp_path: Path) -> None:
+    assert problems(tmp_path, "worker: {}\njournal:\n  rotate_mb: 0\n  days: 0\n") == [
+        "3: journal.rotate_mb: expected at least 1",
+        "4: journal.days: expected at least 1",
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.backends.engine import Silence
+from gateway.backends.run import Silence
 from gateway.exchange import Exchange
 from gateway.routing.table import Target
 from gateway.settings.types import Surface

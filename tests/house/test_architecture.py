@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +135,19 @@ def test_importing_a_package_loads_nothing_it_must_not_know(
     code = f"import sys, {module}; print([m for m in {absent!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+def test_every_file_that_is_no_code_is_installed_too() -> None:
+    """What a package reads beside its code is named in `pyproject.toml`."""
+    globs = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "package-data"
+    ]
+    for package in PACKAGES:
+        folder = ROOT / package
+        installed = {path for glob in globs.get(package, []) for path in folder.glob(glob)}
+        for path in folder.rglob("*"):
+            if path.is_file() and path.suffix != ".py" and "__pycache__" not in path.parts:
+                assert path in installed, name_of(path)
 
 
 def test_proto_loads_only_msgpack_beside_the_standard_library() -> None:

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from conductor.classes import CLASSES
+from conductor.profiles import TaskClass
 from gateway.settings.load import all_keys
+from gateway.settings.packages import package_keys
+from gateway.settings.profiles import profile_keys
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVELS = {"debug", "info", "warning", "error", "exception"}
@@ -55,6 +59,22 @@ def test_every_setting_is_documented_and_none_is_made_up() -> None:
     text = (ROOT / "docs/configuration.md").read_text()
     written = set(re.findall(r"^\| `([^`]+)`", text, flags=re.MULTILINE))
     assert written == set(all_keys())
+
+
+def test_every_key_of_profiles_and_packages_is_documented_and_none_is_made_up() -> None:
+    assert documented("profiles.md", "profiles/NAME.yaml") == set(profile_keys())
+    assert documented("profiles.md", "Packages") == set(package_keys())
+
+
+def test_the_classes_that_are_shipped_are_the_documented_ones() -> None:
+    text = (ROOT / "docs/profiles.md").read_text().split("## Classes\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines()]
+    written = {
+        row[0]: TaskClass(row[1], int(row[2].replace(",", "")), row[3])
+        for row in rows
+        if len(row) == 4 and row[2].replace(",", "").isdigit()
+    }
+    assert written == CLASSES
 
 
 def test_every_log_event_is_documented_and_none_is_made_up() -> None:

@@ -6,24 +6,25 @@ A control token spelled in a person's text stays text: only the template writes 
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from secrets import token_hex
+from typing import Literal
 
 from proto.chat import Call, ImagePart, Json, Message, Role, TextPart
 from proto.faults import Refusal
+from proto.plan import Segment
 from worker.limits import SYSTEM_TEXTS
 from worker.prefixes import shared_length
+from worker.text.segments import MARK_CLOSE, MARK_OPEN, NO_NOTES, Inserted, Notes, Render, Signs
 from worker.text.template import ChatTemplate
 from worker.text.tokenizer import TextTokenizer
-
-# Private-use characters around the marks that stand for spelled control tokens.
-MARK_OPEN, MARK_CLOSE = "\ue000", "\ue001"
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 LEAST_CUT = 64  # tokens; a shorter system turn is read again sooner than a chunk of its own
+_PROBED = ("probed-first", "probed-next", "probed-last")  # words no template has
 PROBES = ("a", "7")  # two messages that nobody wrote: what differs between them is not settled yet
 TAIL_CHARS = 4096  # of a text, in which its last control token is looked for
 
@@ -33,11 +34,13 @@ class Prompt:
     """A prompt's ids. `is_open`: it leaves the reasoning open, so that the model goes on in it.
 
     `cuts`: positions where a chunk must start: where the conversation's own text begins.
+    `notes`: what of it the client did not write.
     """
 
     ids: tuple[int, ...]
     is_open: bool = False
     cuts: tuple[int, ...] = ()
+    notes: Notes = NO_NOTES
 
 
 class PromptWriter:
@@ -54,37 +57,52 @@ class PromptWriter:
         self.template = template
         self._control = _Control(tokenizer.control_tokens)
         self._systems: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()  # the latest one last
+        self._keeping_roles: dict[Role, bool] = {}
 
-    def write(self, call: Call, *, is_thinking: bool, is_formed: bool = False) -> Prompt:
+    def write(
+        self, call: Call, *, is_thinking: bool, is_formed: bool = False,
+        segments: Sequence[Segment] = (),
+    ) -> Prompt:  # fmt: skip
         """The canonical encoding of a call. `is_thinking` is what a template that asks is told.
 
+        `segments` stand in it as ids of their own, never joined with what is beside them.
         `is_formed`: the answer must have a form, which begins behind the reasoning; so where the
         model may reason or not, the prompt opens the block.
         Raises: Refusal (`bad_request`) naming the field that cannot be served.
         """
         _refuse_images(call)
         if call.prompt is not None:
-            return Prompt(_not_empty(self._tokenizer.encode_prompt(call.prompt), "prompt"))
-        rendering = self._rendering(call, is_thinking=is_thinking)
-        text = rendering.text(call.messages)
+            ids = _not_empty(self._tokenizer.encode_prompt(call.prompt), "prompt")
+            return Prompt(ids, notes=Notes(lost=tuple(segment.key for segment in segments)))
+        rendering = self._rendering(call, is_thinking=is_thinking, segments=segments)
+        text, lost = self._placed(rendering, call.messages, rendering.text)
         form, stripped = rendering.template.reasoning, text.rstrip()
         is_open = form.opens != "none" and stripped.endswith(form.open)
         may_open = form.opens != "none" and not stripped.endswith((form.open, form.close))
         if is_thinking and is_formed and may_open:
             text, is_open = text + form.open + "\n", True
-        ids = _not_empty(self._encode_marked(text, rendering.marks), "messages")
-        return Prompt(ids, is_open, self._cuts(rendering, ids))
+        spans: list[tuple[int, int]] = []
+        ids = _not_empty(self._encode_marked(text, rendering.marks, spans), "messages")
+        notes = rendering.marks.notes(tuple(spans), lost)
+        return Prompt(ids, is_open, self._cuts(rendering, ids), notes)
 
-    def write_next(self, call: Call, reply: Message, *, is_thinking: bool) -> Prompt | None:
+    def write_next(
+        self, call: Call, reply: Message, *, is_thinking: bool, segments: Sequence[Segment] = ()
+    ) -> Prompt | None:
         """What the prompts of all next turns begin with, when `reply` has answered the call.
 
         Rendered as the client will send it: with the result of the first call behind a reply that
-        has calls, else with a message of the user. None where there is no telling.
+        has calls, else with a message of the user. None where there is no telling. `segments`:
+        those of the call, and what stands in the reply.
         """
         try:
             _refuse_images(call)
-            rendering = self._rendering(call, is_thinking=is_thinking)
-            text = rendering.settled((*call.messages, reply), _next_of(reply))
+            rendering = self._rendering(call, is_thinking=is_thinking, segments=segments)
+            text, _ = self._placed(
+                rendering,
+                (*call.messages, reply),
+                lambda messages: rendering.settled(messages, _next_of(reply)),
+            )
         except Refusal:
             return None
         ids = self._firm_ids(text, rendering.marks)
@@ -111,7 +129,9 @@ class PromptWriter:
         """Tokens of a text by itself."""
         return len(self._tokenizer.encode_literal(text))
 
-    def _rendering(self, call: Call, *, is_thinking: bool) -> "_Rendering":
+    def _rendering(
+        self, call: Call, *, is_thinking: bool, segments: Sequence[Segment] = ()
+    ) -> "_Rendering":
         template = self.template
         if not call.messages:
             raise Refusal("bad_request", "there is no message", param="messages")
@@ -120,7 +140,27 @@ class PromptWriter:
         if call.tools and not template.takes_tools:
             sentence = "this model's chat template knows no tools"
             raise Refusal("bad_request", sentence, param="tools")
-        return _Rendering(template, call, _Marks(self._control, self._nonce()), is_thinking)
+        inserted = [self._inserted(segment) for segment in segments]
+        marks = _Marks(self._control, self._nonce(), inserted)
+        return _Rendering(template, call, marks, is_thinking)
+
+    def _inserted(self, segment: Segment) -> Inserted:
+        ids, spelled = segment.ids, self._tokenizer.token_bytes
+        is_ours = ids is not None and segment.tokenizer_hash == self._tokenizer.hash
+        if is_ours and all(0 <= i < len(spelled) and spelled[i] is not None for i in ids or ()):
+            return Inserted(segment, ids or (), is_new=False)
+        text = SURROGATE.sub("\ufffd", segment.text)
+        return Inserted(segment, tuple(self._tokenizer.encode_literal(text)), is_new=True)
+
+    def _placed(
+        self, rendering: "_Rendering", messages: tuple[Message, ...], render: Render
+    ) -> tuple[str, tuple[int, ...]]:
+        def keeps_order(role: Role) -> bool:
+            if role not in self._keeping_roles:
+                self._keeping_roles[role] = rendering.keeps_order(role)
+            return self._keeping_roles[role]
+
+        return rendering.marks.signs.place(messages, render, keeps_order)
 
     def _cuts(self, rendering: "_Rendering", ids: tuple[int, ...]) -> tuple[int, ...]:
         """Where the conversation's own text begins, behind the system turn and the tools.
@@ -152,7 +192,7 @@ class PromptWriter:
 
     def _firm_ids(self, text: str, marks: "_Marks") -> tuple[int, ...]:
         """The ids of a text, as far as they stay the same whatever text follows it."""
-        start = self._control.last_end(text)  # nothing is joined across a control token
+        start = marks.last_end(text)  # nothing is joined across it
         firm = start + _firm_length(text[start:])
         ids = self._encode_marked(text[:firm], marks)
         last = self._encode_marked(text[start:firm], marks)
@@ -160,13 +200,22 @@ class PromptWriter:
         joined = len(last) - shared_length(last, self._encode_marked(text[start:], marks))
         return tuple(ids[: len(ids) - joined])
 
-    def _encode_marked(self, text: str, marks: "_Marks") -> list[int]:
+    def _encode_marked(
+        self, text: str, marks: "_Marks", spans: list[tuple[int, int]] | None = None
+    ) -> list[int]:
+        """The ids of a rendered text. `spans` is told where segments stand in them."""
         ids: list[int] = []
-        for index, part in enumerate(marks.split(text)):
-            if index % 2:
-                ids += self._tokenizer.encode_literal(part)
-            elif part:
-                ids += self._tokenizer.encode(part)
+        for kind, part in marks.split(text):
+            match kind:
+                case "text":
+                    ids += self._tokenizer.encode(part)
+                case "spelled":
+                    ids += self._tokenizer.encode_literal(part)
+                case "segment":
+                    start = len(ids)
+                    ids += marks.inserted[int(part)].ids
+                    if spans is not None:
+                        spans.append((start, len(ids)))
         return ids
 
 
@@ -214,6 +263,21 @@ class _Rendering:
         # A template that does not show the message proves nothing.
         return one[:length] if length < len(one) else ""
 
+    def keeps_order(self, role: Role) -> bool:
+        """Whether the template leaves a message of this role behind those before it.
+
+        Some put a system message first, wherever it came.
+        """
+        said = [_saying("user", _PROBED[0]), _saying("assistant", _PROBED[1])]
+        if role == "assistant":
+            said.pop()
+        try:
+            text = self.text((*said, _saying(role, _PROBED[2], "c")))
+        except Refusal:
+            return True  # what was asked for is another conversation, which may well be rendered
+        shown = [at for at in map(text.find, _PROBED) if at >= 0]
+        return shown == sorted(shown)
+
     def text(self, messages: tuple[Message, ...]) -> str:
         """The conversation up to where the assistant goes on. Raises: Refusal."""
         apply, tools = self.marks.apply, self.call.tools
@@ -242,22 +306,49 @@ class _Marks:
     """Stand-ins for control tokens that a caller spelled, unlike anything a caller can write.
 
     `nonce`: drawn for each call, so that nobody knows it beforehand. A token has the same mark
-    wherever it stands, so that texts which begin alike are marked alike.
+    wherever it stands, so that texts which begin alike are marked alike. `inserted`: what stands
+    where the signs of segments do.
     """
 
-    def __init__(self, control: _Control, nonce: str) -> None:
+    def __init__(self, control: _Control, nonce: str, inserted: Sequence[Inserted]) -> None:
+        self.inserted = inserted
         self._control = control
         self._prefix = MARK_OPEN + nonce
-        self._pattern = re.compile(f"{self._prefix}:([0-9]+){MARK_CLOSE}")
+        self.signs = Signs(self._prefix, [one.segment for one in inserted])
+        self._pattern = re.compile(f"{self._prefix}([:=])([0-9]+){MARK_CLOSE}")
 
     def apply(self, text: str) -> str:
         """The text with each spelled control token replaced by a mark."""
         return self._control.pattern.sub(self._mark, text)
 
-    def split(self, text: str) -> list[str]:
-        """Rendered text at even places, the control tokens that were spelled at odd ones."""
-        parts = self._pattern.split(text)
-        return [self._control.literals[int(p)] if i % 2 else p for i, p in enumerate(parts)]
+    def split(self, text: str) -> Iterator[tuple[Literal["text", "spelled", "segment"], str]]:
+        """A rendered text in parts: as it is, spelled control tokens, numbers of segments."""
+        start = 0
+        for match in self._pattern.finditer(text):
+            if match.start() > start:
+                yield "text", text[start : match.start()]
+            kind, number = match.groups()
+            if kind == ":":
+                yield "spelled", self._control.literals[int(number)]
+            else:
+                yield "segment", number
+            start = match.end()
+        if start < len(text):
+            yield "text", text[start:]
+
+    def last_end(self, text: str) -> int:
+        """Where the text behind its last control token or segment begins; 0 where none is near."""
+        signs = self.signs.last_end(text, max(0, len(text) - TAIL_CHARS))
+        return max(self._control.last_end(text), signs)
+
+    def notes(self, spans: tuple[tuple[int, int], ...], lost: Sequence[int]) -> Notes:
+        """What was inserted, but for those that are lost."""
+        new_ids = {
+            one.segment.key: one.ids
+            for number, one in enumerate(self.inserted)
+            if one.is_new and number not in lost
+        }
+        return Notes(spans, new_ids, tuple(self.inserted[n].segment.key for n in lost))
 
     def _mark(self, match: "re.Match[str]") -> str:
         return f"{self._prefix}:{self._control.numbers[match.group()]}{MARK_CLOSE}"

@@ -1,0 +1,46 @@
+"""Our own engine as the host of a request's runs: what it is sent, and what it takes.
+
+Knows no socket and no surface.
+"""
+
+from collections.abc import Sequence
+from secrets import randbits
+
+from gateway.backends.engine import EngineLink
+from gateway.backends.engine_run import EngineRun
+from gateway.backends.run import Run, Work
+from gateway.ledger.entry import Entry
+from proto.events import Finished
+
+
+class EngineHost:
+    """The host of one request."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+        self._seed = randbits(63)  # one for all answers of a request that gives none
+
+    async def start(self, work: Work, entry: Entry, choice: int) -> EngineRun:
+        """See `Host`. Raises: EngineLost; CodecFault for what no message can hold."""
+        seed = self._seed if work.seed is None else work.seed
+        run = await self._engine.submit(
+            work.call, work.plan, work.params, seed, work.salt, choice, work.choices
+        )
+        entry.run_id = entry.run_id or run.run_id
+        return run
+
+    def book(self, entry: Entry, runs: Sequence[Run], finished: Finished | None) -> None:
+        """See `Host`."""
+        if finished is None:
+            written = sum(run.completion_tokens for run in runs)
+            if written:
+                prompt = runs[0].prompt_tokens
+                entry.book_usage(prompt=prompt, completion=written, source="counted")
+            return
+        entry.book_engine(finished.usage)
+        entry.book_timings(finished.timings)
+        entry.book_speculation(finished.speculation)
+        entry.cache_source = finished.cache_source
+        entry.thinking_closed_by = finished.thinking_closed_by
+        entry.served_model = self._engine.ready.model if self._engine.ready else None
+        entry.tool_calls = sum(run.calls for run in runs) or None
