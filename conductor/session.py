@@ -23,7 +23,6 @@ CHAIN_BEGIN = sha256(b"tandem-chain-1").digest()
 # What is hashed for different ends never gives one hash.
 ID_DOMAIN, CONTENT_DOMAIN, MESSAGE_DOMAIN = b"tandem-id-1:", b"tandem-content-1:", b"tandem-msg-1:"
 SYSTEM_ROLES = ("system", "developer")
-EXACT_INTEGERS = 2**53  # up to here JavaScript writes 1.0 as 1 and means the same
 
 
 def session_ids(asked: Asked) -> tuple[str, ...]:
@@ -103,12 +102,12 @@ class History:
 
     @cached_property
     def ordinals(self) -> tuple[int, ...]:
-        """How many equal messages of its role stand before each."""
-        seen: Counter[tuple[str, str]] = Counter()
+        """How many equal messages stand before each."""
+        seen: Counter[str] = Counter()
         numbers: list[int] = []
-        for message, name in zip(self.messages, self.hashes, strict=True):
-            numbers.append(seen[message.role, name])
-            seen[message.role, name] += 1
+        for name in self.hashes:
+            numbers.append(seen[name])
+            seen[name] += 1
         return tuple(numbers)
 
     @property
@@ -235,7 +234,7 @@ def _plain(value: Json) -> Json:
             return {name: _plain(inner) for name, inner in value.items()}
         case list():
             return [_plain(inner) for inner in value]
-        case float() if value.is_integer() and abs(value) <= EXACT_INTEGERS:
+        case float() if value.is_integer():  # JavaScript writes 1.0 as 1
             return int(value)
         case _:
             return value

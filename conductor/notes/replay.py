@@ -79,10 +79,7 @@ def replay(
         _adopt(walk, history, in_scope, choice.key, now_ms)
     elif not choice.is_whole:
         _reattach(walk, history, own, now_ms)
-    lost: dict[str, int] = {}
-    if not choice.is_new and not choice.is_whole:
-        _count(lost, "history", _lost(walk, history, own))
-    return _made(walk, history, lost, tokenizer_hash, now_ms)
+    return _made(walk, history, tokenizer_hash, now_ms)
 
 
 def with_ids(record: NoteRecord, note_ids: Sequence[int], tokenizer_hash: str) -> NoteRecord:
@@ -117,8 +114,7 @@ def hidden_record(
     `part`, `offset`: where it stood, as a `Segment` says it.
     """
     name = message_hash(answer)
-    alike = zip(history.messages, history.hashes, strict=True)
-    ordinal = sum(message.role == answer.role and other == name for message, other in alike)
+    ordinal = history.hashes.count(name)
     return NoteRecord(
         scope, session, link(history.tip, answer), name, answer.role, ordinal, "hidden", text,
         part=part, offset=offset, created_ms=now_ms, used_ms=now_ms,
@@ -213,19 +209,11 @@ def _copied(record: NoteRecord, chain: str, session: str, now_ms: int) -> NoteRe
     return replace(record, chain=chain, session=session, created_ms=now_ms, used_ms=now_ms)
 
 
-def _lost(walk: _Walk, history: History, records: Iterable[NoteRecord]) -> int:
-    """Messages that came back and whose note did not."""
-    standing = {_likeness(record) for at in walk.found.values() for record in at}
-    before_last = _alike(history, len(history.messages) - 1)
-    return len(({_likeness(record) for record in records} & before_last) - standing)
-
-
 # -- what comes out -------------------------------------------------------------------------------
 
 
-def _made(
-    walk: _Walk, history: History, lost: dict[str, int], tokenizer_hash: str | None, now_ms: int
-) -> Replay:
+def _made(walk: _Walk, history: History, tokenizer_hash: str | None, now_ms: int) -> Replay:
+    lost: dict[str, int] = {}
     standing: list[NoteRecord] = []
     segments: list[Segment] = []
     saved: list[NoteRecord] = []
@@ -271,17 +259,9 @@ def _place(record: NoteRecord) -> Place:
     return record.chain, record.role, record.message, record.ordinal
 
 
-def _likeness(record: NoteRecord) -> Likeness:
-    return record.role, record.message, record.ordinal
-
-
 def _places(history: History) -> list[Place]:
     rows = zip(history.chains, history.messages, history.hashes, history.ordinals, strict=True)
     return [(chain, message.role, name, ordinal) for chain, message, name, ordinal in rows]
-
-
-def _alike(history: History, before: int) -> set[Likeness]:
-    return {(role, name, ordinal) for _, role, name, ordinal in _places(history)[:before]}
 
 
 def _count(lost: dict[str, int], reason: str, count: int) -> None:

@@ -61,7 +61,7 @@ class StoredNotebook:
         cursor.execute(self._statements.read_oldest, (PRUNE_ROWS,))
         last_ms = expired_ms
         for used_ms, size_bytes in cursor.fetchall():
-            last_ms = max(last_ms, used_ms)
+            last_ms = used_ms  # what is expired goes in the next round
             excess -= size_bytes
             if excess <= 0:
                 break

@@ -32,7 +32,7 @@ class Lineage:
         return f"{self.name}_version"
 
 
-LEDGER = Lineage("ledger", head="0002")
+LEDGER = Lineage("ledger", head="0004")
 STORE = Lineage("store", head="0001")  # every table but the ledger
 
 

@@ -265,6 +265,11 @@ def test_arguments_that_are_no_json_count_as_they_are(arguments: str) -> None:
     assert message_hash(broken) != message_hash(spaced)
 
 
+def test_a_number_that_json_has_not_is_no_word() -> None:
+    calls = [ToolCall("c", "read", text) for text in ('{"a": NaN}', '{"a": "NaN"}')]
+    assert len({message_hash(Message("assistant", calls=(call,))) for call in calls}) == 2
+
+
 def test_no_arguments_are_written_in_several_ways() -> None:
     ways = [
         Message("assistant", calls=(ToolCall("c", "now", text),)) for text in ("", "{}", " { }")
@@ -274,8 +279,10 @@ def test_no_arguments_are_written_in_several_ways() -> None:
 
 def test_equal_messages_of_a_role_are_numbered() -> None:
     go = said("user", "go on")
-    history = History((go, said("assistant", "go on"), go, said("user", "stop"), go))
-    assert history.ordinals == (0, 0, 1, 0, 2)
+    yes = said("assistant", "go on")
+    history = History((go, yes, go, said("user", "stop"), go, yes, go))
+    assert history.ordinals == (0, 0, 1, 0, 2, 1, 3)
+    history = History(history.messages[:5])
     assert (history.last_answer, history.opening) == (1, history.chains[1])
     first = History((go, go))
     assert (first.last_answer, first.opening, first.tip) == (-1, first.tip, first.chains[-1])

@@ -139,6 +139,7 @@ async def test_a_result_gets_a_note_where_none_stands(conductor: Conductor) -> N
 async def test_a_result_gets_a_note_of_what_does_not_stand_yet(conductor: Conductor) -> None:
     conductor.say = Say("Effort.", (RULE,))
     await conductor.ask(CALLED[:1])
+    conductor.say = Say("Effort.", (RULE,), memories=(("m1", "Tabs."),))
     same = await conductor.ask(CALLED)
     assert same.placed.record is None
     conductor.say = Say("Effort.", (RULE, RULE_TOO))

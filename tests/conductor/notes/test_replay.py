@@ -178,6 +178,23 @@ async def test_a_new_chat_with_the_same_first_words_shares_nothing(conductor: Co
         assert on.prompt.startswith(other.prompt)
 
 
+async def test_a_known_session_without_notes_takes_none_of_another(conductor: Conductor) -> None:
+    await talk(conductor)
+    bare = await conductor.ask(TALK[:1], session_id="ses_2", choices=2)
+    on = await conductor.ask(TALK[:3], session_id="ses_2")
+    assert on.prompt.startswith(bare.prompt) and at(on) == [2]
+
+
+async def test_a_record_of_ones_own_comes_before_another_sessions(
+    conductor: Conductor, notebook: MemoryNotebook
+) -> None:
+    own = await conductor.ask(TALK[:1], session_id="ses_2")
+    await talk(conductor)
+    notebook.session_rows.clear()
+    on = await conductor.ask(TALK, session_id="ses_2")
+    assert on.prompt.startswith(own.prompt) and at(on) == [0, 4]
+
+
 async def test_nothing_crosses_keys(conductor: Conductor) -> None:
     await talk(conductor)
     stranger = replace(conductor, scope="bob")
@@ -214,7 +231,7 @@ async def test_notes_behind_a_pruned_result_attach_again_and_stay(conductor: Con
     assert texts(twice)[:-1] == texts(then)
 
 
-async def test_a_note_on_a_pruned_result_is_lost_and_said_so(conductor: Conductor) -> None:
+async def test_a_note_on_a_pruned_result_goes_with_it(conductor: Conductor) -> None:
     conductor.effort = ""
     await conductor.ask(LONG[:2])
     conductor.effort = "Think."
@@ -223,6 +240,25 @@ async def test_a_note_on_a_pruned_result_is_lost_and_said_so(conductor: Conducto
     conductor.effort = ""
     seen = await conductor.ask(pruned(LONG[:6], 3))
     assert not seen.segments and seen.choice.session is not None
+
+
+async def test_an_answer_that_was_edited_gives_the_last_message_a_note_of_its_own(
+    conductor: Conductor,
+) -> None:
+    _, two, three = await talk(conductor)
+    edited = await conductor.ask((*TALK[:3], answer("zwei"), user("three")))
+    assert texts(edited)[:2] == texts(two) and texts(edited)[2] not in texts(three)
+
+
+async def test_what_attaches_again_is_of_the_branch_that_was_placed_last(
+    conductor: Conductor,
+) -> None:
+    """Both have the same message at the same number."""
+    await talk(conductor)
+    branch = (*TALK[:2], user("other"), answer("2"), user("three"))
+    later = await talk(conductor, branch)
+    cut = (*branch[:3], answer("[cleared]"), branch[4], answer("3"), user("four"))
+    assert texts(await conductor.ask(cut))[:3] == texts(later[-1])
 
 
 async def test_a_compaction_begins_anew_and_keeps_the_class_of_its_id(
@@ -383,6 +419,17 @@ def test_hidden_text_goes_with_the_reasoning_it_stood_in() -> None:
 def test_hidden_text_goes_with_an_answer_that_was_edited() -> None:
     prompt, events = replayed([hidden("<c>", None, 0)], answer("All is bad."))
     assert "<c>" not in prompt and events == []
+
+
+def test_hidden_text_in_no_reasoning_stands_nowhere() -> None:
+    quiet = answer("All is well.")
+    prompt, events = replayed([hidden("<a>", REASONING_PART, 0, quiet)], quiet)
+    assert "<a>" not in prompt and events == [("note_lost", "reasoning")]
+
+
+def test_records_of_another_scope_stand_nowhere() -> None:
+    strange = replace(hidden("<c>", None, 0), scope="bob")
+    assert replayed([strange], WRITTEN) == (replayed([], WRITTEN)[0], [])
 
 
 def test_hidden_text_of_equal_answers_is_told_apart() -> None:
