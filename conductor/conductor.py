@@ -15,7 +15,7 @@ from conductor.monitor.tasks import monitor_plan
 from conductor.notes.place import Placed, is_seen, new_note, room_left
 from conductor.notes.place import Turn as NoteTurn
 from conductor.notes.render import Say
-from conductor.notes.replay import Replay, learned, replay
+from conductor.notes.replay import Replay, learned, replay, segment_key
 from conductor.packages import choose_packages
 from conductor.ports import PortFault, Ports
 from conductor.profiles import FOR_TOOLS, Profile, Rule
@@ -75,18 +75,12 @@ def close(plan: TurnPlan, outcome: Outcome) -> Kept:
     """What is to be stored when a planned request is over. A side request leaves nothing."""
     if plan.session is None:
         return Kept()
-    new = (*plan.moved, *((plan.note,) if plan.note else ()))
+    notes = {segment_key(record): record for record in plan.changed}
     if outcome.tokenizer_hash is not None:
-        told = {
-            (record.chain, record.kind, record.part, record.offset): record
-            for record in learned(new, outcome.note_ids, outcome.tokenizer_hash)
-        }
-        new = tuple(
-            told.get((record.chain, record.kind, record.part, record.offset), record)
-            for record in new
-        )
+        told = learned(plan.standing, outcome.note_ids, outcome.tokenizer_hash)
+        notes |= {segment_key(record): record for record in told}
     lines = remembered(plan.session.lines, outcome.lines)
-    return Kept(replace(plan.session, lines=lines), new)
+    return Kept(replace(plan.session, lines=lines), tuple(notes.values()))
 
 
 # -- whose request it is --------------------------------------------------------------------------
@@ -214,6 +208,7 @@ async def _turn(
         now_ms=facts.now_ms,
     )
     new = () if placed.segment is None else (placed.segment,)
+    record = () if placed.record is None else (placed.record,)
     taken = tuple(note.id for note in memories) if placed.said.memories else ()
     return TurnPlan(
         call=known.call,
@@ -225,8 +220,8 @@ async def _turn(
         thinking=thinking,
         segments=(*stands.segments, *new),
         session=_session(known, facts, profile, task, placed, taken),
-        note=placed.record,
-        moved=stands.saved,
+        standing=(*stands.standing, *record),
+        changed=(*stands.saved, *record),
         memories=taken,
         monitor=_monitor(profile),
         cap=cap,

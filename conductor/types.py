@@ -211,8 +211,8 @@ class TurnPlan:
     """What was decided about one request.
 
     `call`: what the backend gets, with places of `segments` in it. `session`: as it will be stored,
-    None where nothing is; its key stands in `session_key`. `note`: the record of the new segment,
-    and `moved` those that replay at another place from now on. `cap`: output tokens at most,
+    None where nothing is; its key stands in `session_key`. `standing`: records of the segments, in
+    their order; `changed`: those of them that are to be stored. `cap`: output tokens at most,
     whatever the client asked. `sampling`: for fields that the client left out.
     """
 
@@ -226,8 +226,8 @@ class TurnPlan:
     thinking: Thinking = Thinking()
     segments: tuple[Segment, ...] = ()
     session: Session | None = None
-    note: NoteRecord | None = None
-    moved: tuple[NoteRecord, ...] = ()
+    standing: tuple[NoteRecord, ...] = ()
+    changed: tuple[NoteRecord, ...] = ()
     memories: tuple[int, ...] = ()
     monitor: MonitorPlan | None = None
     cap: int | None = None
