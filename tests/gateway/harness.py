@@ -9,6 +9,8 @@ from typing import Any
 
 from gateway.app import Gateway
 from gateway.ledger.command import OpenLedger
+from gateway.settings.planning import read_planning
+from gateway.settings.texts import Texts
 from gateway.settings.types import (
     BackendSettings,
     LedgerSettings,
@@ -16,6 +18,8 @@ from gateway.settings.types import (
     Settings,
 )
 from tests.fakes.books import MemoryBooks
+
+SHIPPED = read_planning(Texts("")).planning("chat")  # profiles as they come
 
 
 class Running:
@@ -41,6 +45,7 @@ async def running_gateway(tmp_path: Path, **sections: Any) -> AsyncIterator[Runn
     server = ServerSettings(
         state_dir=tmp_path / "state", **{"port": 0, **sections.pop("server", {})}
     )
+    sections.setdefault("planning", SHIPPED)
     settings = Settings(server=server, ledger=LedgerSettings(), rev="test", **sections)
     books = MemoryBooks()
     gateway = Gateway(settings, OpenLedger(books))
