@@ -67,10 +67,16 @@ class MadeCall:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """All calls of the answer, complete. `text`: the visible text beside them."""
+    """All calls of the answer, complete. `text`: the visible text beside them.
+
+    `held`: text that the host would send next and has not yet sent, such as markup of a call that
+    it could not read; only this can be replaced. `is_cut`: a limit ended the answer.
+    """
 
     calls: tuple[MadeCall, ...]
     text: str = ""
+    held: str = ""
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
