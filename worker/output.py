@@ -160,7 +160,7 @@ class Output:
         return found
 
     def call_start(self, index: int) -> int | None:
-        """At which token a call began, where that can be told."""
+        """At which token a call began that did not go out; None where there is none."""
         start = self._held_from
         if start is None:
             return None

@@ -210,7 +210,7 @@ class Watching:
         """Goes back to before a token that did not go out, and writes on under a form."""
         ids = self._encode(note or "")
         matcher = None if spec is None else self._matcher(run, spec)
-        if start < run.out.sent:
+        if start < 0:
             self._deny(run, "sent")
         elif spec is not None and matcher is None:
             self._deny(run, "form")

@@ -168,6 +168,17 @@ def test_blocks_are_of_one_phase_and_never_longer_than_the_horizon():
     ]  # fmt: skip
 
 
+def test_no_token_of_a_phase_is_written_before_the_monitor_knows_of_it():
+    """A horizon is of a phase: that of the next one may be shorter."""
+
+    def look(block: Any) -> None:
+        watch.step = 50 if block.phase == "reasoning" else 1
+
+    watch = Scripted({"on_block": look}, step=50)
+    _run(watch, "I see a cat\n</think>\n\nLook at it.", OPENING, plan=THINKING)
+    assert {b.tokens for b in watch.heard("on_block") if b.phase == "answer"} == {1}
+
+
 def test_closing_the_reasoning_puts_in_bridge_and_marker_and_goes_on_with_the_answer():
     def when_long(block: Any) -> Any:
         seen.append(block.tokens)
@@ -193,6 +204,7 @@ def test_an_end_inside_the_reasoning_is_taken_back():
     assert _hidden(bench) == [*encode("So:"), *TOKENIZER.encode(CLOSE)]
     ids = [i for delta in bench.messages(Delta) for i in delta.ids]
     assert ids.count(END) == 1 and _numbers_have_no_gaps(bench)
+    assert bench.engine.steps[-1].ctx.count(END) == 1
     usage = done.usage
     assert usage.completion_tokens == len(encode("I see a cat")) + len(encode("Hi!")) + 1
     assert usage.hidden_tokens == len(_hidden(bench)) + 1  # the end that was taken back
@@ -456,6 +468,7 @@ def test_behind_a_rewind_a_sequence_goes_on_as_if_nothing_had_been_dropped(
     slot.chooser.rewind(len(written) - kept, written[kept:])
     tiny.rewind(slot, len(prompt) + kept, ids)
     assert slot.ctx == [*prompt, *written[:kept], *ids]
+    assert all(anchor.position <= slot.kv_len for anchor in slot.anchors)
     more = [] if slot.kv_len >= len(prompt) else [read(tiny, slot)]
     more += write_on(tiny, slot, 12 - len(more))
     assert slot.chooser.number == 1 + kept + len(ids) + 12
