@@ -154,7 +154,8 @@ class MonitorEvent:
 class Delta:
     """Worker → gateway: released tokens. `ids`, `pieces`, `kinds`, `hidden` have one entry a token.
 
-    `first` is the number of the first id. A piece is "" while its text is held back.
+    `first` is the number of the first id. A piece is "" while its text is held back; that of a
+    hidden token is what a later turn must bring again.
     """
 
     run_id: str

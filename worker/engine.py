@@ -38,8 +38,8 @@ from worker.state.ask import Ask
 from worker.state.facts import CacheFacts
 from worker.state.keeping import Keeping
 from worker.state.kept import Kept
-from worker.state.lineage import Lineage
 from worker.state.room import Sizes
+from worker.state.shared_prompt import SharedPrompt
 from worker.state.slot import FrozenSlot, Slot
 from worker.workspace import Workspace, check
 
@@ -60,20 +60,6 @@ class EngineFacts:
     lanes: int
     end_ids: frozenset[int]
     defaults: SamplingDefaults
-
-
-@dataclass(frozen=True, slots=True)
-class SharedPrompt:
-    """The state behind a prompt, and how it was read.
-
-    `row`: the model's output for its last token, (1, hidden).
-    """
-
-    plan: prefill.Plan
-    lineage: Lineage
-    tensors: tuple[Tensor, ...]
-    drafts: tuple[tuple[Tensor, ...], ...]
-    row: Tensor
 
 
 class Engine:
@@ -323,13 +309,29 @@ class Engine:
         return Round(tree, path, tokens, *times, near_ties)
 
     def inject(self, slot: Slot, ids: Sequence[int]) -> None:
-        """Puts tokens behind the root that nobody chose; the last of them is the new root."""
+        """Puts tokens behind the last one that nobody chose; the last of them is the new root."""
         slot.ctx += ids
         slot.chooser.skip(len(ids))
-        rows = Prefill(slot.kv_len, len(ids))
-        _, taps = self._forward(slot, slot.ctx[slot.kv_len : -1], rows)
-        slot.commit_forward(len(ids))
-        slot.drafting.sync(slot.ctx, taps)
+        self._catch_up(slot)
+
+    def rewind(self, slot: Slot, length: int, ids: Sequence[int]) -> None:
+        """Forgets all but the first `length` tokens, and puts others behind them.
+
+        At the prompt's end, with none put in, its last tokens are to be read again.
+        """
+        slot.rewind(length)
+        if ids:
+            self.inject(slot, ids)
+        elif length > slot.prompt_length:
+            self._catch_up(slot)
+
+    def _catch_up(self, slot: Slot) -> None:
+        """Forwards all but the last token."""
+        while (count := min(len(slot.ctx) - 1 - slot.kv_len, self._chunk)) > 0:
+            ids = slot.ctx[slot.kv_len : slot.kv_len + count]
+            _, taps = self._forward(slot, ids, Prefill(slot.kv_len, count))
+            slot.commit_forward(count)
+            slot.drafting.sync(slot.ctx[: slot.kv_len + 1], taps)
 
     def _try(
         self, slot: Slot, start: int, tree: DraftTree, path: Sequence[int]

@@ -33,6 +33,7 @@ class Lanes:
         lanes: int,
         clock: Callable[[], float],
         guard: Callable[[Run], AbstractContextManager[None]],
+        begin: Callable[[Run], None],
     ) -> None:
         self.count = lanes
         self.running: list[Run] = []
@@ -42,6 +43,7 @@ class Lanes:
         self._tell = tell
         self._clock = clock
         self._guard = guard  # a fault in it ends that run alone
+        self._begin = begin  # the last word on a prompt of which nothing is forwarded
         self._wait: MemoryWait[Run] = MemoryWait()
 
     @property
@@ -102,6 +104,7 @@ class Lanes:
         run.record.admitted_s = run.told_s = self._clock()
         run.shared = self._shared.take(run)
         with self._guard(run):
+            self._begin(run)
             run.slot = self._engine.open(run.ask(is_side=is_side))
             run.record.start = run.slot.start
 

@@ -20,4 +20,5 @@ SYSTEM_TEXTS = 16  # system turns whose ids are remembered; real ones have up to
 REASONED_REPLIES = 4096  # replies known to have had reasoning, as hashes
 WARM_PENDING = 16  # conversations whose next prompt waits to be read ahead; the oldest goes beyond
 WARM_READ = 256  # conversations whose next prompt was read ahead and has not come
+HELD_TOKENS = 4096  # of calls that wait to be checked; beyond, they go out as they are
 RECLAIMED_AT_ONCE = 10_000  # kept states that may go for one request

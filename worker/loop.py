@@ -6,6 +6,7 @@ messages go out through another.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -16,6 +17,7 @@ from worker.admission import REPEAT_S, Queue, Rates, draining, memory_full, queu
 from worker.cache_answers import CacheAnswers
 from worker.embedding.lane import EmbedLane
 from worker.grammar.closing import FormCloser
+from worker.hosting import Hosting
 from worker.lanes import Lanes
 from worker.mailbox import Board, Inbox, Outbox
 from worker.metrics import Metrics
@@ -45,6 +47,7 @@ from worker.types import (
     Warmable,
 )
 from worker.warm import WarmPass
+from worker.watch import Watching
 
 log = structlog.get_logger()
 
@@ -82,6 +85,7 @@ class Loop:
         preparer: Inbox[ToPreparer],
         outbox: Outbox,
         board: Board,
+        hosting: Hosting | None = None,
         clock: Callable[[], float],
     ) -> None:
         self._engine, self._pricing = engine, pricing
@@ -106,12 +110,20 @@ class Loop:
         self._tell = Reporter(
             outbox, self._metrics, self._rates, tokenizer_hash=tokenizer_hash, clock=clock
         )
+        watching = Watching(engine, hosting, self._vocabulary.closer)
         self._lanes = Lanes(
-            engine, queue, self._shared, self._tell, lanes=lanes, clock=clock, guard=self._guard
+            engine,
+            queue,
+            self._shared,
+            self._tell,
+            lanes=lanes,
+            clock=clock,
+            guard=self._guard,
+            begin=watching.begin,
         )
         self._steps = Steps(
             engine, self._shared, pricing, self._rates, self._metrics, self._tell, clock,
-            self._lanes.may_starve,
+            self._lanes.may_starve, watching,
         )  # fmt: skip
 
     def run(self) -> None:
@@ -324,7 +336,8 @@ class Loop:
         self._tell.done(run, ending)
         replied = self._warm.saw_reply(run.prepared, ending.finish, run.said or (), is_side=is_side)
         if replied is not None and not self._preparer.is_full:
-            self._preparer.put(replied)
+            hidden = run.out.hidden_segments(len(replied.submit.call.messages))
+            self._preparer.put(replace(replied, hidden=hidden))
 
     # (5) What the link may show.
 

@@ -184,8 +184,9 @@ class Preparer:
             reply = self._sent_back.next_form(salt, call.messages, replied.reply)
             self._sent_back.saw_reply(salt, replied.reply)
             is_thinking = submit.plan.thinking.on
+            segments = (*submit.plan.segments, *replied.hidden)
             prompt = self._writer.write_next(
-                call, reply, is_thinking=is_thinking, segments=submit.plan.segments
+                call, reply, is_thinking=is_thinking, segments=segments
             )
         except Exception as fault:  # noqa: BLE001 - nobody asked for it, so it is nobody's error
             log.warning(WARM_NOT_RENDERED, error=type(fault).__name__)

@@ -34,6 +34,7 @@ from worker.embedding.lane import EmbedLane
 from worker.engine import Engine, EngineFacts
 from worker.faults import StartFault
 from worker.grammar.compiler import GrammarCompiler
+from worker.hosting import Hosting, NewWatch
 from worker.link import Endpoint, Link
 from worker.loading.locate import Checkpoint, open_checkpoint
 from worker.loop import Loop
@@ -49,6 +50,7 @@ from worker.side import SideLane
 from worker.speculation.calibration import scope_of
 from worker.speculation.table import table_lines
 from worker.state_folders import kept_files_of
+from worker.text.call_syntax import CallForm
 from worker.text.prompt import PromptWriter
 from worker.text.sent_back import SentBack
 from worker.text.sources import masked_ids, template_of, tokenizer_of
@@ -114,9 +116,12 @@ def configure_logging() -> None:
 
 
 class Worker:
-    """All parts of a worker, put together. Raises: StartFault; then nothing is bound."""
+    """All parts of a worker, put together. Raises: StartFault; then nothing is bound.
 
-    def __init__(self, launch: Launch) -> None:
+    `new_watch`: makes the monitor of a run whose plan has one; nobody watches where None.
+    """
+
+    def __init__(self, launch: Launch, new_watch: NewWatch | None = None) -> None:
         began = time.monotonic()
         # First the lock: a second worker on the same address fails before it loads anything.
         endpoint = Endpoint(launch.endpoint)
@@ -147,18 +152,18 @@ class Worker:
         self._endpoint = endpoint
         self._to_preparer: Inbox[ToPreparer] = Inbox(PREPARING)
         self._to_loop: Inbox[ToLoop] = Inbox()
-        self._outbox = Outbox()
-        self._board = Board(time.monotonic())
-        self._loop = self._build_loop(launch, machine, engine, pricing, checkpoint, tokenizer)
+        self._outbox, self._board = Outbox(), Board(time.monotonic())
+        width = checkpoint.config.vocab_size
+        compiler = GrammarCompiler(tokenizer.serialized, width=width, end_ids=end_ids)
+        hosting = _hosting(new_watch, tokenizer, template, compiler)
+        self._loop = self._build_loop(launch, machine, pricing, checkpoint, tokenizer, hosting)
         self._preparer = Preparer(
             PromptWriter(tokenizer, template),
             facts.defaults,
-            GrammarCompiler(
-                tokenizer.serialized, width=checkpoint.config.vocab_size, end_ids=end_ids
-            ),
+            compiler,
             SentBack(launch.settings.warm.first_turn_reasoning),
             max_len=facts.max_len,
-            vocab_size=checkpoint.config.vocab_size,
+            vocab_size=width,
             inbox=self._to_preparer,
             loop=self._to_loop,
             outbox=self._outbox,
@@ -188,10 +193,11 @@ class Worker:
         )
 
     def _build_loop(
-        self, launch: Launch, machine: Machine, engine: Engine, pricing: Pricing,
-        checkpoint: Checkpoint, tokenizer: TextTokenizer,
+        self, launch: Launch, machine: Machine, pricing: Pricing,
+        checkpoint: Checkpoint, tokenizer: TextTokenizer, hosting: Hosting | None,
     ) -> Loop:  # fmt: skip
-        settings, facts = launch.settings, engine.facts
+        settings, engine = launch.settings, self._engine
+        facts = engine.facts
         pooling, side = checkpoint.pooling, SideLane(settings.side)
         # A CUDA device is told what to do and does it later: steps are timed when they are done.
         clock = settled(time.monotonic, torch.device(machine.device))
@@ -214,6 +220,7 @@ class Worker:
             preparer=self._to_preparer,
             outbox=self._outbox,
             board=self._board,
+            hosting=hosting,
             clock=clock,
         )
 
@@ -339,6 +346,16 @@ def _stores(launch: Launch, tokenizer: TextTokenizer) -> SuffixStores | None:
     return SuffixStores(
         Path(launch.state_dir) / SUFFIXES_FOLDER, lookup.store, tokenizer.hash, corpus=corpus
     )
+
+
+def _hosting(
+    new_watch: NewWatch | None, tokenizer: TextTokenizer, template: ChatTemplate | None,
+    compiler: GrammarCompiler,
+) -> Hosting | None:  # fmt: skip
+    syntax: CallForm = template.call_form if template else "hermes"
+    if new_watch is None:
+        return None
+    return Hosting(new_watch, tokenizer.encode_literal, compiler, syntax)
 
 
 def _ready(

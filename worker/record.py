@@ -32,7 +32,10 @@ class RunRecord:
     forwarded_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0
-    hidden_tokens: int = 0
+    hidden_tokens: int = 0  # put in
+    discarded_tokens: int = 0  # written, and dropped before they went out
+    monitor_acts: int = 0
+    monitor_shadows: int = 0
     rounds: Counter[str] = field(default_factory=Counter)  # by kind
     draft_tokens: int = 0
     draft_accepted: int = 0
@@ -77,10 +80,12 @@ class RunRecord:
             completion_tokens=self.completion_tokens,
             reasoning_tokens=self.reasoning_tokens,
             note_tokens=self.notes.tokens,
-            hidden_tokens=self.hidden_tokens,
+            hidden_tokens=self.hidden_tokens + self.discarded_tokens,
             upstream_input_tokens=self.prompt_tokens,
             upstream_cached_tokens=self.start.position,
-            upstream_output_tokens=self.completion_tokens + self.hidden_tokens,
+            upstream_output_tokens=(
+                self.completion_tokens + self.hidden_tokens + self.discarded_tokens
+            ),
             upstream_reasoning_tokens=self.reasoning_tokens,
         )
 
@@ -122,7 +127,9 @@ class RunRecord:
             "forwarded_tokens": self.forwarded_tokens,
             "completion_tokens": self.completion_tokens,
             "reasoning_tokens": self.reasoning_tokens,
-            "hidden_tokens": self.hidden_tokens,
+            "hidden_tokens": self.hidden_tokens + self.discarded_tokens,
+            "monitor_acts": self.monitor_acts,
+            "monitor_shadows": self.monitor_shadows,
             "cached_tokens": self.cached_tokens,
             "cache_source": str(self.start.source),
             "rounds": self.rounds.total(),

@@ -71,9 +71,10 @@ class Reporter:
             cached = run.record.start.position
             self._send(Progress(run.id, "prefill", done, len(run.prompt), cached))
 
-    def delta(self, delta: Delta) -> None:
-        """Tokens of a run."""
-        self._send(delta)
+    def delta(self, delta: Delta | None) -> None:
+        """Tokens of a run, where there are any to be told of."""
+        if delta is not None:
+            self._send(delta)
 
     def drain(self, drain_s: float) -> None:
         """That no new run is taken."""
@@ -84,8 +85,7 @@ class Reporter:
 
         Where a round failed on its way, the tokens before that have their numbers: they go out.
         """
-        if run.has_unsent:
-            self.delta(run.release())
+        self.delta(run.release(is_over=True))
         self.closed(
             run.record, run.number - 1, ending, closed_by=run.thinking_closed_by, margin=run.margin
         )
@@ -107,7 +107,7 @@ class Reporter:
                 record.timings(),
                 record.speculation(),
                 str(record.start.source),
-                MonitorCounts(),
+                MonitorCounts(record.monitor_acts, record.monitor_shadows),
                 detail=ending.detail,
                 thinking_closed_by=closed_by,
                 choice_margin=margin,

@@ -6,13 +6,14 @@ One owner, the loop. What crosses to other threads is frozen (`types`).
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from proto.events import Logprobs, TokenLogprob
+from proto.events import FinishReason, Logprobs, TokenLogprob
 from proto.messages import Delta, Kind, MonitorEvent
 from worker.grammar.closing import FormCloser
-from worker.grammar.matcher import GrammarFault
+from worker.grammar.matcher import GrammarFault, Matcher
+from worker.limits import HELD_TOKENS
+from worker.output import Output
 from worker.record import Kind as AnswerKind
 from worker.record import RunRecord
 from worker.sampling.chooser import Chooser, Chosen
@@ -43,12 +44,25 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True)
-class _Token:
-    """A token that was taken and is not sent yet."""
+class PutIn:
+    """Tokens that nobody chose and nobody is shown.
 
-    id: int
-    said: Spoken
-    logprobs: Logprobs | None
+    `text`: what a later turn must bring again of them. `closed_by`: who ends the reasoning with
+    them. `begins_form`: the answer's form begins behind them.
+    """
+
+    ids: tuple[int, ...]
+    text: str = ""
+    closed_by: str | None = None
+    begins_form: bool = False
+
+
+class Host(Protocol):
+    """What holds the run's monitor (`watch.Watched`)."""
+
+    def horizon(self) -> int:
+        """Tokens that may be written before the monitor is asked again; at least 1."""
+        ...
 
 
 class Run:
@@ -74,9 +88,9 @@ class Run:
         self.choices = submit.choices
         # Runs of one prompt that a client asked for together read it once.
         self.prompt_key = (submit.cache_salt, submit.seed, prepared.prompt_hash)
-        self.number = submit.start_token  # of the next token
         self.allowed = submit.start_token - 1 + submit.credit  # the last number it may release
-        self.text = AnswerText(vocabulary.token_bytes, prepared.syntax)
+        self.out = Output(self.id, submit.start_token, vocabulary.token_bytes, prepared.syntax)
+        self.host: Host | None = None  # of its monitor, where it has one
         self.chooser = Chooser(
             prepared.sampling,
             prepared.prompt,
@@ -100,14 +114,14 @@ class Run:
         self.told_s = prepared.arrival.arrived_s  # when it last heard of its place or progress
         self.wish: Ending | None = None  # an end asked for from outside
         self.ending: Ending | None = None  # the end that its last token brought
-        self._unsent: list[_Token] = []
         # What the gateway is to write into its journal, with the next tokens.
-        self._events = [MonitorEvent(self.number, *NOTE_LOST) for _ in prepared.notes.lost]
+        self.events = [MonitorEvent(self.number, *NOTE_LOST) for _ in prepared.notes.lost]
         self.is_thinking = prepared.syntax.is_thinking
         self.thinking_closed_by: str | None = None
-        self._budget = submit.plan.thinking.budget
-        self._closing = prepared.closing
-        self._hidden_due: tuple[int, ...] = ()
+        self.budget = submit.plan.thinking.budget
+        self.closing = prepared.closing
+        self.due: PutIn | None = None  # before the next token is chosen
+        self._calls_under_form: int | None = None  # behind the next one the answer is free again
         self._end_of_form: deque[int] | None = None  # completes a form that is cut at a cap
         self._vocabulary = vocabulary
         self._room = limits.max_len - len(self.prompt)
@@ -143,7 +157,7 @@ class Run:
     def is_parked(self) -> bool:
         """Whether it decodes but has no credit for the next token, or no memory."""
         has_state = self.slot is not None or self.aside is not None
-        is_held_up = self.number > self.allowed or self.is_starved
+        is_held_up = self.number - self.out.held > self.allowed or self.is_starved
         return has_state and not self.is_reading and is_held_up
 
     @property
@@ -152,73 +166,98 @@ class Run:
         return self.chooser.margin
 
     @property
-    def hidden_due(self) -> tuple[int, ...]:
-        """Tokens to put in before the next one is chosen: they end the reasoning's block."""
+    def number(self) -> int:
+        """Of its next token."""
+        return self.out.number
+
+    @property
+    def text(self) -> AnswerText:
+        """What reads its answer."""
+        return self.out.text
+
+    @property
+    def hidden_due(self) -> PutIn | None:
+        """What is to be put in before the next token is chosen."""
         if self.is_reading or self.slot is None:
-            return ()
-        spent = self.record.reasoning_tokens
-        if self._budget is not None and self.text.is_reasoning and spent >= self._budget:
-            return self._closing.whole
-        return self._hidden_due
+            return None
+        is_watched = self.budget is not None and self.due is None and self.text.is_reasoning
+        if is_watched and self.record.reasoning_tokens >= (self.budget or 0):
+            return PutIn(self.closing.whole, closed_by="budget", begins_form=True)
+        return self.due
 
     # What a token brings.
 
     def take(self, chosen: Chosen, now_s: float) -> bool:
         """Reads a chosen token; whether the next one may be chosen right behind it."""
+        before = self.out.log[-1].phase if self.out.log else None
         was_reasoning = self.text.is_reasoning
         is_end = chosen.token in self._vocabulary.end_ids
-        said = Spoken("text", "") if is_end else self.text.push(chosen.token, self.number)
-        self.record.count_token(now_s, is_reasoning=was_reasoning or self.text.is_reasoning)
+        written = self.out.write(chosen.token, is_end=is_end)
+        self.record.count_token(now_s, is_reasoning=written.is_reasoning)
         if was_reasoning and not self.text.is_reasoning:
             self.thinking_closed_by = self.text.closed_by
-            self._begin_form(self._closing.blank if self.text.closed_by == "model" else ())
+            self._begin_form(self.closing.blank if self.text.closed_by == "model" else ())
+        if self._calls_under_form is not None and self.text.calls > self._calls_under_form:
+            self.follow(None)
         self.ending = self._ending(is_end=is_end, now_s=now_s)
         if self.ending is not None:
-            said, self.ending = self._finish(said, self.ending, is_end=is_end)
-        logprobs = None if chosen.logprob is None or is_end else self._logprobs(chosen)
-        self._unsent.append(_Token(chosen.token, said, logprobs))
-        self.number += 1
+            written.said, self.ending = self._finish(written.said, self.ending, is_end=is_end)
+        if chosen.logprob is not None and not is_end:
+            written.logprobs = self._logprobs(chosen)
+        # A monitor is asked at each change, so that no cut of a round shows in what it decides.
+        is_seam = self.host is not None and before not in (None, written.phase)
         # Where credit, context or a cap ends no round goes further (`most_next`).
-        return self.ending is None and not self.hidden_due
+        return self.ending is None and not self.hidden_due and not is_seam
 
-    @property
-    def has_unsent(self) -> bool:
-        """Whether tokens were taken that did not go out yet."""
-        return bool(self._unsent)
+    def follow(self, matcher: Matcher | None, *, is_one_call: bool = False) -> None:
+        """Goes on under this grammar, or freely. `is_one_call`: until one more call is complete."""
+        self.chooser.follow(matcher, retry=self.out.retry)
+        self._calls_under_form = self.text.calls if is_one_call and matcher else None
 
-    def release(self) -> Delta:
-        """What goes out with the tokens that were taken since the last time."""
-        tokens, self._unsent = self._unsent, []
-        events, self._events = tuple(self._events), []
-        calls = tuple(chain.from_iterable(token.said.calls for token in tokens))
-        logprobs = tuple(token.logprobs for token in tokens if token.logprobs is not None)
-        delta = Delta(
-            self.id,
-            self.number - len(tokens),
-            tuple(token.id for token in tokens),
-            tuple(token.said.piece for token in tokens),
-            tuple(token.said.kind for token in tokens),
-            (False,) * len(tokens),
-            calls=calls or None,
-            events=events or None,
-            logprobs=logprobs or None,
-        )
-        if self.said is not None:
-            self.said.append(delta)
+    def complete(self, path: Sequence[int]) -> None:
+        """Ends the answer by these tokens, which complete what was begun."""
+        self._end_of_form = deque(path)
+
+    def stop(self, finish: FinishReason) -> None:
+        """The monitor ends it here; what was held back goes out."""
+        if self.ending is None and self.out.log:
+            last = self.out.log[-1]
+            last.said, _ = self._finish(last.said, Ending("length", "monitor"), is_end=False)
+        self.ending = Ending(finish, "monitor")
+
+    def drop(self, length: int) -> None:
+        """All but the first `length` tokens were not written after all."""
+        dropped = self.out.rewind(length)
+        record, chosen = self.record, [one for one in dropped if not one.is_hidden]
+        self.chooser.rewind(len(dropped), [one.id for one in chosen])
+        record.completion_tokens -= len(chosen)
+        record.reasoning_tokens -= sum(one.is_reasoning for one in chosen)
+        record.hidden_tokens -= len(dropped) - len(chosen)
+        record.discarded_tokens += len(dropped)
+        self.ending = self.due = None
+
+    def release(self, *, is_over: bool = False) -> Delta | None:
+        """What goes out now of the tokens that were taken; None for nothing."""
+        is_over = is_over or self.ending is not None
+        delta = self.out.release(self.events, is_over=is_over)
+        if delta is not None:
+            self.events = []
+            if self.said is not None:
+                self.said.append(delta)
         return delta
 
-    def take_hidden(self, ids: Sequence[int]) -> Delta:
-        """Notes tokens that were put in to close the reasoning, and that the client never sees."""
-        if self.text.is_reasoning:
-            self.text.close_reasoning()
-            self.thinking_closed_by = "budget"
-        self._begin_form(())
-        self.record.hidden_tokens += len(ids)
-        count = len(ids)
-        kinds: tuple[Kind, ...] = tuple("reasoning" for _ in ids)
-        delta = Delta(self.id, self.number, tuple(ids), ("",) * count, kinds, (True,) * count)
-        self.number += count
-        return delta
+    def take_hidden(self, put_in: PutIn) -> None:
+        """Notes tokens that were put in, and that the client never sees."""
+        closes = put_in.closed_by is not None and self.text.is_reasoning
+        if closes:
+            self.thinking_closed_by = put_in.closed_by
+        is_reasoning = closes or put_in.begins_form or self.text.is_reasoning
+        kind: Kind = "reasoning" if is_reasoning else "text"
+        self.out.put_in(put_in.ids, put_in.text, kind, closes=closes)
+        self.due = None
+        if put_in.begins_form:
+            self._begin_form(())
+        self.record.hidden_tokens += len(put_in.ids)
 
     def next_of_end(self) -> Chosen | None:
         """The next token that completes a form which met its cap; None elsewhere."""
@@ -226,7 +265,8 @@ class Run:
 
     def _begin_form(self, blank: tuple[int, ...]) -> None:
         """Behind the reasoning the answer's form begins, once the template's blank is there."""
-        self._hidden_due = blank if self.chooser.is_free and self.chooser.matcher else ()
+        if blank and self.chooser.is_free and self.chooser.matcher:
+            self.due = PutIn(blank, begins_form=True)
         self.chooser.is_free = False
 
     def _ending(self, *, is_end: bool, now_s: float) -> Ending | None:
@@ -284,7 +324,15 @@ class Run:
     def most_next(self) -> int:
         """Tokens that it may write in one round, by all its limits; not parked, at least one."""
         unasked = self._wanted - self.record.completion_tokens
-        return min(unasked, self.room_left(), self.allowed - self.number + 1)
+        # What is held is not sent, so that it needs no credit yet.
+        credit = HELD_TOKENS if self.out.held else self.allowed - self.number + 1
+        horizon = unasked if self.host is None else self.host.horizon()
+        return max(1, min(unasked, self.room_left(), credit, horizon))
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that it may still write by all its limits but credit."""
+        return max(0, min(self._wanted - self.record.completion_tokens, self.room_left()))
 
     def room_left(self) -> int:
         """Tokens that still fit into the context."""

@@ -13,7 +13,7 @@ from worker.memory_gate import Verdict
 from worker.metrics import Metrics
 from worker.pricing import Pricing
 from worker.reporter import Reporter
-from worker.run import Run
+from worker.run import PutIn, Run
 from worker.sampling.chooser import Chooser, Chosen
 from worker.siblings import SharedPrompts
 from worker.speculation.round import Round
@@ -21,6 +21,7 @@ from worker.speculation.walk import Take
 from worker.state.ask import Ask
 from worker.state.slot import FrozenSlot, Slot
 from worker.types import Ending
+from worker.watch import Watching
 
 
 class TokenEngine(KeptStates, Protocol):
@@ -47,6 +48,7 @@ class TokenEngine(KeptStates, Protocol):
     def take_shared(self, slot: Slot, state: Any) -> Chosen: ...
     def round(self, slot: Slot, room: int, take: Take) -> Round: ...
     def inject(self, slot: Slot, ids: Sequence[int]) -> None: ...
+    def rewind(self, slot: Slot, length: int, ids: Sequence[int]) -> None: ...
     def file_away(self) -> bool: ...
 
 
@@ -63,6 +65,7 @@ class Steps:
         tell: Reporter,
         clock: Callable[[], float],
         may_starve: Callable[[Run], bool],
+        watching: Watching,
     ) -> None:
         self._engine = engine
         self._shared = shared
@@ -72,15 +75,18 @@ class Steps:
         self._tell = tell
         self._clock = clock
         self._may_starve = may_starve
+        self._watching = watching
 
     def step(self, run: Run) -> Ending | None:
         """A chunk of its prompt, a round, or tokens put in; its end where that brought one."""
         assert run.slot is not None
+        if run.ending is not None:  # before anything was forwarded
+            return run.ending
         if not run.is_reading and not self._engine.grow(run.slot):
             run.is_starved = self._may_starve(run)
             return None if run.is_starved else Ending("length", "memory_full")
-        if ids := run.hidden_due:
-            return self._inject(run, run.slot, ids)
+        if (put_in := run.hidden_due) is not None:
+            return self._inject(run, run.slot, put_in)
         if run.is_reading:
             chosen = self._read(run, run.slot)
             if chosen is None:
@@ -90,6 +96,7 @@ class Steps:
             run.take(chosen, self._clock())
         else:
             self._round(run, run.slot)
+        self._watching.review(run, run.slot)
         self._tell.delta(run.release())
         return run.ending
 
@@ -124,9 +131,10 @@ class Steps:
         self._metrics.saw_round(made, seconds)
         self._pricing.saw_round(made)
 
-    def _inject(self, run: Run, slot: Slot, ids: Sequence[int]) -> Ending | None:
-        if len(ids) >= run.room_left():
+    def _inject(self, run: Run, slot: Slot, put_in: PutIn) -> Ending | None:
+        if len(put_in.ids) >= run.room_left():
             return Ending("length", "context")
-        self._engine.inject(slot, ids)
-        self._tell.delta(run.take_hidden(ids))
+        self._engine.inject(slot, put_in.ids)
+        run.take_hidden(put_in)
+        self._tell.delta(run.release())
         return None

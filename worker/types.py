@@ -10,6 +10,7 @@ from proto.chat import Message
 from proto.events import FinishReason
 from proto.faults import RefusalCode
 from proto.messages import Count, Embed, FromWorker, Submit
+from proto.plan import Segment
 from worker.grammar.matcher import Matcher
 from worker.sampling.chooser import ChoiceTexts
 from worker.sampling.params import Sampling
@@ -112,13 +113,15 @@ class Prepared:
 class Replied:
     """A reply that its conversation may go on from, on its way to the preparer.
 
-    `ended_s`: when the reply was complete, by the worker's clock.
+    `ended_s`: when the reply was complete, by the worker's clock. `hidden`: text that stands in it
+    and that the client never saw.
     """
 
     submit: Submit
     reply: Message
     session: str
     ended_s: float
+    hidden: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

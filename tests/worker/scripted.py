@@ -242,7 +242,12 @@ class ScriptedEngine:
     def inject(self, slot: Slot, ids: Sequence[int]) -> None:
         slot.ctx += ids
         slot.chooser.skip(len(ids))
-        slot.commit_forward(len(ids))
+        slot.commit_forward(len(slot.ctx) - 1 - slot.kv_len)
+
+    def rewind(self, slot: Slot, length: int, ids: Sequence[int]) -> None:
+        slot.rewind(length)
+        if ids:
+            self.inject(slot, ids)
 
     def file_away(self) -> bool:
         self.to_file -= self.to_file > 0
@@ -252,6 +257,7 @@ class ScriptedEngine:
         token = self.script(tuple(slot.ctx), slot.chooser.number)
         if self.is_consuming and slot.chooser.matcher is not None:
             slot.chooser.matcher.consume(token)
+        slot.chooser._counts.add(token)
         slot.chooser.skip(1)
         slot.commit_choice(token)
         return Chosen(token, self.logprob)
@@ -375,6 +381,7 @@ class Bench:
             preparer=self.to_preparer,
             outbox=self.outbox,
             board=self.board,
+            hosting=changes.pop("hosting", None),
             clock=self.clock,
         )
         self.preparer = Preparer(

@@ -6,6 +6,7 @@ roll back and copy.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
@@ -20,7 +21,7 @@ TRIED = 8  # first tokens of a new grammar
 
 
 class GrammarCompiler:
-    """One thread uses it at a time. `serialized`: the tokenizer as JSON; `width`: of a logit row.
+    """Any thread may compile. `serialized`: the tokenizer as JSON; `width`: of a logit row.
 
     `end_ids`: ids that end an answer; they are allowed exactly where the grammar may end.
     """
@@ -30,12 +31,17 @@ class GrammarCompiler:
         self._width = width
         self._limits = LLParserLimits(verbose_errors=False)
         self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._lock = Lock()
 
     def compile(self, form: GrammarForm) -> Matcher:
         """A matcher of its own at the grammar's start.
 
         Raises: Refusal (`bad_request`) with the library's own sentence.
         """
+        with self._lock:
+            return self._compiled(form)
+
+    def _compiled(self, form: GrammarForm) -> Matcher:
         matcher = self._kept.get(form.source)
         if matcher is None:
             matcher = LLMatcher(self._tokenizer, form.source, log_level=0, limits=self._limits)

@@ -87,6 +87,21 @@ class Chooser:
         """Passes by the numbers of tokens that were put in, not chosen."""
         self.number += count
 
+    def rewind(self, count: int, chosen: Sequence[int]) -> None:
+        """The last `count` tokens were not written; `chosen`: those that were not put in."""
+        self.number -= count
+        for token in chosen:
+            self._counts.remove(token)
+
+    def follow(self, matcher: Matcher | None, *, retry: int | None = None) -> None:
+        """Goes on by this grammar from the next token on, or by none.
+
+        `retry`: how often something was written again, so that other noise decides.
+        """
+        self.matcher, self.is_free = matcher, self.is_free and matcher is None
+        if retry is not None:
+            self.sampling = replace(self.sampling, retry=retry)
+
     def copy(self) -> "Chooser":
         """The same state, which then goes its own way."""
         twin = Chooser(

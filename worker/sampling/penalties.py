@@ -19,6 +19,12 @@ class TokenCounts:
         """Counts a token that was chosen; what others put into the sequence is not counted."""
         self._written[token] = self._written.get(token, 0) + 1
 
+    def remove(self, token: int) -> None:
+        """Takes back what `add` has counted."""
+        self._written[token] -= 1
+        if not self._written[token]:
+            del self._written[token]
+
     def apply(self, logits: NDArray[np.float32], sampling: Sampling) -> None:
         """Lowers (or raises) the logits of what was there before, in place. logits: (vocab,).
 

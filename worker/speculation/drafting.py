@@ -62,6 +62,11 @@ class Drafting:
         for seat in self._seats:
             seat.start(salt, kept)
 
+    def rewind(self, length: int) -> None:
+        """See `Drafter.rewind`."""
+        for drafter in self._drafters:
+            drafter.rewind(length)
+
     def sync(self, ctx: Sequence[int], taps: Tensor | None) -> None:
         """See `Drafter.sync`."""
         for drafter in self._drafters:

@@ -209,6 +209,30 @@ class Slot:
         self.ctx += tokens
         assert len(self.ctx) == self.kv_len + 1, "the root must be the only token not forwarded"
 
+    def drop_root(self) -> None:
+        """The last token was not written after all; something else must be put in its place."""
+        self.ctx.pop()
+        self.drafting.rewind(self.kv_len)
+
+    def rewind(self, length: int) -> None:
+        """Holds the first `length` tokens; in the cache are those that it can go back to.
+
+        The state of delta layers goes back to the last anchor, so that some are forwarded again.
+        """
+        del self.ctx[length:]
+        target = length - 1
+        if self.cache.delta is not None:
+            target = max((a.position for a in self.anchors if a.position <= target), default=0)
+            if target:
+                anchor = self.anchors.at(target)
+                self.cache.delta.set(anchor.recurrent, anchor.conv)
+            else:
+                self.cache.clear()
+        self.anchors.cut(target)
+        self.kv_len = target
+        self.lineage = self.lineage.cut(target, self.plan, None)
+        self.drafting.rewind(target)
+
     def freeze(self) -> "FrozenSlot":
         """A copy of all of it, which nothing that the slot does later changes."""
         return FrozenSlot(

@@ -53,6 +53,7 @@ class AnswerText:
         new_id: Callable[[], str] = lambda: f"call_{token_hex(12)}",
     ) -> None:
         self.is_stopped = False
+        self.last_raw = ""  # what the last token completed, as it was written
         self._closing = syntax.reasoning.close
         self._detokenizer = Detokenizer(token_bytes)
         self._reasoning = ReasoningText(
@@ -89,9 +90,15 @@ class AnswerText:
         """Whether a call has begun and is not complete."""
         return self._calls.is_in_call
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether no call has begun, and nothing is held back that may begin one."""
+        return self._calls.is_clean
+
     def push(self, token: int, number: int) -> Spoken:
         """Takes the token with this number of the run."""
-        return self._say(self._read(self._detokenizer.push(token), number), number)
+        self.last_raw = self._detokenizer.push(token)
+        return self._say(self._read(self.last_raw, number), number)
 
     def close_reasoning(self) -> None:
         """The closing marker was put in, and nobody wrote it."""

@@ -60,6 +60,13 @@ class CallText:
         """
         return self._has_cut or (self._where == "call" and not self._is_beyond)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is held back but blanks, and no call was begun."""
+        if self._where == "start":
+            return not self._bare.raw.strip()
+        return self._where == "text" and not (self._has_call or self._held.strip())
+
     def push(self, text: str, at: int) -> list[str | CallPart]:
         """Takes text of the answer; `at`: number of the token that completed it."""
         self._output.at = at
