@@ -127,13 +127,15 @@ def _listed(settings: Settings, args: argparse.Namespace) -> "list[KeptNote]":
 @contextmanager
 def _opened(settings: Settings) -> "Iterator[Database]":
     """The database with its newest tables. Raises: CommandFailed."""
-    from gateway.ledger.command import open_existing
-    from gateway.store.db import StoreFault
-    from gateway.store.schema import bring_up_to_date
+    from gateway.store.db import Database, StoreFault
+    from gateway.store.schema import STORE, bring_up_to_date
 
-    database = open_existing(settings, None)
+    file = settings.store_file
+    if not file.is_file():
+        raise CommandFailed(f"there is no store at {file}; 'tandem serve' makes it")
+    database = Database.open(file)
     try:
-        bring_up_to_date(database)
+        bring_up_to_date(database, STORE)
         yield database
     except StoreFault as fault:
         raise CommandFailed(str(fault)) from fault

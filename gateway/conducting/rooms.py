@@ -17,7 +17,6 @@ from gateway.notebook.stored import StoredNotebook
 from gateway.settings.types import Settings
 from gateway.store.db import Database
 
-STORE_FILE = "tandem.sqlite"  # in the state folder: every table but the ledger
 PRUNE_S = 3600.0  # how often old notes are looked for
 LAST_WRITES_S = 2.0  # for what waits when the process ends
 
@@ -64,4 +63,4 @@ def _notebook(settings: Settings) -> Notebook:
     keeping = Keeping(notes.ttl_days, notes.max_mb)
     if notes.store == "memory":
         return MemoryNotebook(keeping)
-    return StoredNotebook(Database.open(settings.state_dir / STORE_FILE), keeping)
+    return StoredNotebook(Database.open(settings.store_file), keeping)

@@ -246,6 +246,11 @@ class Settings:
         return self.server.state_dir.expanduser()
 
     @property
+    def store_file(self) -> Path:
+        """The database of every table but the ledger."""
+        return self.state_dir / "tandem.sqlite"
+
+    @property
     def journal_dir(self) -> Path:
         """The folder of the journal."""
         return (self.journal.dir or self.state_dir / "journal").expanduser()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine, select
 
-from gateway.store.tables import memory_notes
+from gateway.store.notebook_tables import memory_notes
 
 NOTES_LISTED = 10_000
 

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, bindparam, literal_column, null, select
 
 from gateway.store.freeze import insert_into, string, text_of
 from gateway.store.memory import MemoryStatements
-from gateway.store.tables import memory_notes
+from gateway.store.notebook_tables import memory_notes
 
 EVERY = 1_000_000  # rows: SQLite skips some only where it is told how many it may take
 

@@ -32,8 +32,8 @@ class Lineage:
         return f"{self.name}_version"
 
 
-LEDGER = Lineage("ledger", head="0004")
-STORE = Lineage("store", head="0001")  # every table but the ledger
+LEDGER = Lineage("ledger", head="0002")
+STORE = Lineage("store", head="0002")  # every table but the ledger
 
 
 def bring_up_to_date(database: Database, lineage: Lineage = LEDGER) -> None:

@@ -146,22 +146,3 @@ ledger_meta = Table(
     Column("key", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
-
-memory_notes = Table(
-    "memory_notes",
-    metadata,
-    Column("id", _RowId, primary_key=True),
-    Column("key_id", Text, nullable=False),
-    Column("project", Text, nullable=False),  # empty: of none
-    Column("kind", Text, nullable=False),
-    Column("text", Text, nullable=False),  # empty once it was deleted
-    Column("fact_hash", Text, nullable=False),
-    Column("session_hash", Text, nullable=False),
-    Column("created_ms", BigInteger, nullable=False),
-    Column("last_used_ms", BigInteger, nullable=False),
-    Column("uses", Integer, nullable=False),
-    Column("superseded_by", BigInteger),
-    Column("pinned", SmallInteger, nullable=False),
-    Column("deleted_ms", BigInteger),  # the row stays for a while, so that the fact stays away
-    UniqueConstraint("key_id", "project", "fact_hash", name="memory_notes_fact"),
-)

@@ -49,7 +49,7 @@ async def engine(
     worker = FakeWorker(no_run, embed)
     worker.ready = ready
     async with worker.listening(tmp_path) as endpoint:
-        host = WorkerHostSettings(endpoint=endpoint, spawn=False, conductor=False)
+        host = WorkerHostSettings(endpoint=endpoint, spawn=False)
         async with (
             running_gateway(tmp_path, worker=host) as gateway,
             httpx.AsyncClient(base_url=gateway.base, timeout=10) as client,

@@ -54,7 +54,7 @@ async def engine(
     worker = FakeWorker(no_run, cache=cache)
     server = {"admin_token": Secret("env:A", "operator")} if has_token else {}
     async with worker.listening(tmp_path) as endpoint:
-        host = WorkerHostSettings(endpoint=endpoint, spawn=False, conductor=False)
+        host = WorkerHostSettings(endpoint=endpoint, spawn=False)
         async with (
             running_gateway(
                 tmp_path, worker=host, server={**server, "metrics_token": Secret("env:M", "meter")},

@@ -11,6 +11,7 @@ from gateway.store.db import Database
 from gateway.store.memory import MemoryTable
 from gateway.store.memory_desk import list_notes
 from gateway.store.migrate import migrate
+from gateway.store.schema import STORE
 
 NOW = 1_764_590_400_000
 LONG = "the oven " * 30
@@ -25,9 +26,9 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database(config: Path) -> Database:
-    """The ledger's database with three notes."""
-    made = Database.open(config.parent / "state" / "ledger.sqlite", only_below=config.parent)
-    migrate(made)
+    """The store with three notes."""
+    made = Database.open(config.parent / "state" / "tandem.sqlite", only_below=config.parent)
+    migrate(made, STORE)
     table = MemoryTable.of(made)
     bakery, none = MemoryScope("laptop", "bakery"), MemoryScope("desk")
     table.add([
@@ -99,14 +100,14 @@ def test_where_serve_has_not_been_nothing_is_made(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(config, "list") == 1
-    assert "there is no ledger at" in capsys.readouterr().err
+    assert "there is no store at" in capsys.readouterr().err
     assert not (config.parent / "state").exists()
 
 
 def test_a_database_of_before_gets_its_tables(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Database.open(config.parent / "state" / "ledger.sqlite", only_below=config.parent).close()
+    Database.open(config.parent / "state" / "tandem.sqlite", only_below=config.parent).close()
     assert run(config, "list") == 0
     assert capsys.readouterr().out == ""
 
@@ -114,9 +115,9 @@ def test_a_database_of_before_gets_its_tables(
 def test_tables_that_cannot_be_made_are_one_sentence(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = Database.open(config.parent / "state" / "ledger.sqlite", only_below=config.parent)
+    made = Database.open(config.parent / "state" / "tandem.sqlite", only_below=config.parent)
     with made.writer.transaction() as cursor:
-        cursor.execute("CREATE TABLE ledger (somebody_elses INTEGER)")
+        cursor.execute("CREATE TABLE memory_notes (somebody_elses INTEGER)")
     made.close()
     assert run(config, "list") == 1
     assert "could not be brought to the newest version" in capsys.readouterr().err

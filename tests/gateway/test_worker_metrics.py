@@ -48,7 +48,7 @@ async def scraped(
     worker.metrics = metrics
     worker.ready = replace(READY, worker_id=worker_id)
     async with worker.listening(tmp_path) as endpoint:
-        host = WorkerHostSettings(endpoint=endpoint, spawn=False, conductor=False)
+        host = WorkerHostSettings(endpoint=endpoint, spawn=False)
         async with (
             running_gateway(tmp_path, worker=host) as gateway,
             httpx.AsyncClient(base_url=gateway.base, timeout=10) as client,

@@ -13,7 +13,8 @@ from gateway.store.db import Database
 from gateway.store.memory import BLOCK_MS, MemoryStore, MemoryTable
 from gateway.store.memory_desk import delete_note, find_note, list_notes, pin_note
 from gateway.store.migrate import migrate
-from gateway.store.tables import memory_notes
+from gateway.store.schema import STORE
+from gateway.store.notebook_tables import memory_notes
 
 HERE = MemoryScope("laptop", "bakery")
 NOW = 1_764_590_400_000
@@ -21,7 +22,7 @@ NOW = 1_764_590_400_000
 
 @pytest.fixture
 def table(database: Database) -> Iterator[MemoryTable]:
-    migrate(database)
+    migrate(database, STORE)
     made = MemoryTable.of(database)
     yield made
     made.close()
@@ -187,7 +188,7 @@ def test_a_list_is_of_a_key_and_a_project(table: MemoryTable, database: Database
 
 
 async def test_the_port_does_the_same(database: Database) -> None:
-    migrate(database)
+    migrate(database, STORE)
     store = MemoryStore(MemoryTable.of(database), search_s=60)
     port: Memory = store
     await port.add([])

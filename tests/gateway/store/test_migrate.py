@@ -83,7 +83,7 @@ def test_migrating_again_changes_nothing(database: Database) -> None:
     with database.reader.connect() as connection:
         assert connection.exec_driver_sql("SELECT * FROM ledger_meta ORDER BY key").all() == before
     assert [key for key, _ in before] == ["created_at", "schema_version"]
-    assert before[1] == ("schema_version", "0004")
+    assert before[1] == ("schema_version", "0002")
     assert len(before[0][1]) == len("2026-07-31T12:00:00Z")
 
 

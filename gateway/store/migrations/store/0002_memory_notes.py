@@ -3,12 +3,10 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0004"
-down_revision = "0002"
+revision = "0002"
+down_revision = "0001"
 branch_labels = None
 depends_on = None
-
-_META = sa.table("ledger_meta", sa.column("key"), sa.column("value"))
 
 
 def upgrade() -> None:
@@ -30,14 +28,8 @@ def upgrade() -> None:
         sa.Column("deleted_ms", sa.BigInteger),
         sa.UniqueConstraint("key_id", "project", "fact_hash", name="memory_notes_fact"),
     )
-    _note_version(revision)
 
 
 def downgrade() -> None:
     """Takes it away."""
     op.drop_table("memory_notes")
-    _note_version(down_revision)
-
-
-def _note_version(version: str) -> None:
-    op.execute(_META.update().where(_META.c.key == "schema_version").values(value=version))
