@@ -256,7 +256,8 @@ def _say(
     tools = [tool.name for tool in known.call.tools]
     task_class = None if task.source == "off" else task.name
     effort = ""
-    if profile.effort == "on" and task_class is not None:
+    # It is about reasoning: a model without any takes it for a part of the question.
+    if profile.effort == "on" and task_class is not None and facts.target.can_reason:
         found = profile.router.classes.get(task_class)
         effort = found.effort if found else ""
     before = known.choice.session.packages if known.choice.session else ()

@@ -62,6 +62,7 @@ class Target:
     tokenizer_hash: str | None = None
     has_choice: bool = True  # it can be held to one of a list of words
     can_go_on: bool = True  # from text of ours that begins its answer
+    can_reason: bool = True  # where nobody knows: what is said of reasoning does no harm then
 
 
 @dataclass(frozen=True, slots=True)

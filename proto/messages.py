@@ -36,6 +36,7 @@ class Caps:
     logprobs: bool = False
     vision: bool = False
     embed: bool = False
+    reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ The only place where the engine's parts are put together.
 import argparse
 import hashlib
 import json
-import logging
 import os
 import platform
 import signal
@@ -21,6 +20,7 @@ from pathlib import Path
 import structlog
 import torch
 
+from conductor.monitor.policy import Monitor
 from proto.codec import VERSION, from_wire
 from proto.faults import CodecFault
 from proto.limits import LINK_LEASE_S, PREPARING
@@ -37,6 +37,7 @@ from worker.grammar.compiler import GrammarCompiler
 from worker.hosting import Hosting, NewWatch
 from worker.link import Endpoint, Link
 from worker.loading.locate import Checkpoint, open_checkpoint
+from worker.logs import configure_logging
 from worker.loop import Loop
 from worker.mailbox import Board, Inbox, Outbox
 from worker.memory_gate import gate_of
@@ -87,7 +88,7 @@ def run(arguments: list[str]) -> int:
         launch = _read_launch(options.launch)
         if options.calibrate:
             return calibrate(launch)
-        worker = Worker(launch)
+        worker = Worker(launch, new_watch=Monitor)
     except StartFault as fault:
         print(fault, file=sys.stderr)
         return START_FAILED_STATUS
@@ -95,24 +96,6 @@ def run(arguments: list[str]) -> int:
         print(f"The model cannot be loaded: {type(fault).__name__}: {fault}.", file=sys.stderr)
         return START_FAILED_STATUS
     return worker.serve()
-
-
-def configure_logging() -> None:
-    """One JSON object a line on stderr, times in UTC.
-
-    A line goes out in one write: the gateway writes to the same pipe.
-    """
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
-    )
 
 
 class Worker:
@@ -387,7 +370,12 @@ def _ready(
         row_invariant=engine.is_row_invariant(),
         near_tie_ulps=NEAR_TIE_ULPS,
         lease_ms=int(LINK_LEASE_S * 1000),
-        caps=Caps(grammar=True, logprobs=True, embed=checkpoint.pooling is not None),
+        caps=Caps(
+            grammar=True,
+            logprobs=True,
+            embed=checkpoint.pooling is not None,
+            reasoning=template is not None and template.reasoning.opens != "none",
+        ),
     )
 
 

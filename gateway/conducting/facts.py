@@ -56,7 +56,12 @@ def target_of_engine(ready: Ready | None) -> Target:
     """What our own engine can do; `ready` None: nobody knows yet."""
     if ready is None:
         return Target("engine")
-    return Target("engine", context_tokens=ready.max_len, tokenizer_hash=ready.tokenizer_hash)
+    return Target(
+        "engine",
+        context_tokens=ready.max_len,
+        tokenizer_hash=ready.tokenizer_hash,
+        can_reason=ready.caps.reasoning,
+    )
 
 
 def _tools(fields: Mapping[str, Json]) -> Literal["absent", "empty", "some"]:

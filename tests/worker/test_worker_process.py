@@ -245,7 +245,7 @@ def test_the_embedded_model_knows_the_capital_of_france(
 def test_a_log_line_goes_out_in_one_write():
     """The gateway writes to the same pipe: what goes out in two pieces may have a line between."""
     code = (
-        "import os, sys, structlog; from worker.process import configure_logging\n"
+        "import os, sys, structlog; from worker.logs import configure_logging\n"
         "class Pipe:\n"
         "    def __init__(self): self.writes = []\n"
         "    def write(self, text): self.writes.append(text)\n"

@@ -348,7 +348,10 @@ def _diff(rng: random.Random, hunks: int) -> str:
 
 
 def _chinese(rng: random.Random, sentences: int) -> str:
-    chars = "山水火木金土日月星雨风云花草鸟鱼人心手目口耳门窗书笔车船路桥城村春夏秋冬东西南北大小高低长短新旧红白"
+    chars = (
+        "山水火木金土日月星雨风云花草鸟鱼人心手目口耳门窗书笔车船路"
+        "桥城村春夏秋冬东西南北大小高低长短新旧红白"
+    )
     return "".join(
         "".join(rng.choice(chars) for _ in range(rng.randint(8, 16))) + "。"
         for _ in range(sentences)

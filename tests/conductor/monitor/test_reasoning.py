@@ -65,7 +65,7 @@ LOOPS: dict[str, str] = {
     "period 64": prose(10, 10) + " ".join(f"k{i}" for i in range(64)) * 1 + " "
     + (" ".join(f"k{i}" for i in range(64)) + " ") * 20,
     "code": prose(11, 10) + "\n```\n" + "for i in range(3):\n    x[i] += 1\n" * 80,
-    "chinese": prose(12, 10) + "等一下，我们再看看第一部分是不是真的比第二部分大一些，还是小一些呢。" * 40,
+    "chinese": prose(12, 10) + "等一下，我们再看看第一部分是不是真的比第二部分大一些呢。" * 40,
 }  # fmt: skip
 
 
@@ -84,16 +84,15 @@ def test_a_loop_is_closed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "unit_pieces", "reason"),
+    ("name", "params", "reason"),
     [
-        ("long period", 24, "unit"),
-        ("sentences in turn", 200, "sentence"),
-        ("punctuation", 24, "cycle"),
+        ("long period", {"sentence_chars": 9999}, "unit"),
+        ("sentences in turn", {"unit_pieces": 200}, "sentence"),
+        ("punctuation", {}, "cycle"),
     ],
 )
-def test_the_finding_says_what_was_repeated(name: str, unit_pieces: int, reason: str) -> None:
-    plan = plan_with({"D1": "act"}, {"D1": {"unit_pieces": unit_pieces}})
-    monitor = Monitor(plan, facts())
+def test_the_finding_says_what_was_repeated(name: str, params: dict[str, int], reason: str) -> None:
+    monitor = Monitor(plan_with({"D1": "act"}, {"D1": params}), facts())
     watch(monitor, reasoning(LOOPS[name]))
     assert monitor.take_findings()[0].reason == reason
 

@@ -13,8 +13,8 @@ from gateway.store.db import Database
 from gateway.store.memory import BLOCK_MS, MemoryStore, MemoryTable
 from gateway.store.memory_desk import delete_note, find_note, list_notes, pin_note
 from gateway.store.migrate import migrate
-from gateway.store.schema import STORE
 from gateway.store.notebook_tables import memory_notes
+from gateway.store.schema import STORE
 
 HERE = MemoryScope("laptop", "bakery")
 NOW = 1_764_590_400_000
