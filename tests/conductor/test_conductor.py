@@ -64,6 +64,16 @@ async def test_a_retry_asks_nobody_and_is_the_same_prompt() -> None:
     assert again.task is not None and again.task.source == "recorded"
 
 
+async def test_a_message_that_is_asked_again_later_has_the_class_it_had() -> None:
+    world = World()
+    world.keep(await planned(world, ASKED))
+    world.answer = "math"
+    more = (ASKED, said("assistant", "I look."), said("user", "How many lines are there in all?"))
+    world.keep(await planned(world, *more))
+    again = await planned(world, ASKED)
+    assert again.task is not None and (again.task.name, again.task.source) == ("debug", "recorded")
+
+
 async def test_a_tool_result_keeps_the_class_and_asks_nobody() -> None:
     world = World()
     profile = replace(CHAT, name="coding", match=Match(has_tools=True))
@@ -192,7 +202,8 @@ async def test_a_new_session_is_told_what_is_remembered() -> None:
     off = {"x-tandem-memory": "off"}
     await planned(world, said("user", "Another question about bread."), headers=off,
                   profile=profile)  # fmt: skip
-    await planned(world, ASKED, profile=replace(TOOLS, memory=MemoryRules(read=True)))
+    pass_through = replace(TOOLS, memory=MemoryRules(read=True))
+    await planned(world, said("user", "A third question, about rye."), profile=pass_through)
     assert len(world.searched) == 1
     nothing = await planned(World(), ASKED, profile=profile)
     assert "memory_read" not in {line.event for line in nothing.journal}
