@@ -230,6 +230,7 @@ class Gateway:
                 plans_engine=settings.worker is not None and settings.worker.conductor,
             ).at,
             settings.engine.queue.open_after_s,
+            self.ledger.books,
             conducting=self.conducting,
         )
 

@@ -15,11 +15,13 @@ from gateway.backends.base import Backend
 from gateway.backends.engine import EngineLink, no_engine, refusal_error
 from gateway.backends.engine_run import EngineLost
 from gateway.backends.run import Host, Run, Silence, Work
+from gateway.conducting.ask import HostAsk
 from gateway.conducting.conducting import Conducting, Turn
 from gateway.conducting.facts import asked_of
 from gateway.embedding import serve_embeddings
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
+from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Outcome
 from gateway.relay.connection import GatewayStopping
 from gateway.relay.forward import upstream_error
@@ -46,6 +48,7 @@ class Managed:
         engine: EngineLink | None,
         host_at: Callable[[Backend | None], Host],
         open_after_s: float,
+        books: Books,
         *,
         conducting: Conducting | None,
         now: Callable[[], float] = time.monotonic,
@@ -54,6 +57,7 @@ class Managed:
         self._engine = engine
         self._host_at = host_at
         self._open_after_s = open_after_s
+        self._books = books
         self._conducting = conducting
         self._now = now
         self._wall = wall
@@ -114,7 +118,7 @@ class Managed:
             return None
         surface = exchange.surface or ""
         asked = asked_of(surface, _headers(exchange), fields, request)
-        ask = host.asking(entry, _salt(entry))
+        ask = HostAsk(host, self._books, entry, salt=_salt(entry))
         return await self._conducting.plan(request.call, asked, host.target, entry, ask, allowed)
 
     def _work(

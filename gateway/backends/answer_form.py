@@ -49,15 +49,18 @@ def choice_fields(choices: Sequence[str], flavor: Flavor, *, is_new: bool = True
         case "llamacpp":
             return {"grammar": "root ::= " + " | ".join(_literal(choice) for choice in choices)}
         case _:
-            one: Json = {"type": "string", "enum": list(choices)}
-            return _schema_fields(
-                {
-                    "type": "object",
-                    "properties": {_CHOICE: one},
-                    "required": [_CHOICE],
-                    "additionalProperties": False,
-                }
-            )
+            return _schema_fields(choice_schema(choices))
+
+
+def choice_schema(choices: Sequence[str]) -> Body:
+    """A JSON Schema for one of these, where nothing else can be asked for."""
+    one: Json = {"type": "string", "enum": list(choices)}
+    return {
+        "type": "object",
+        "properties": {_CHOICE: one},
+        "required": [_CHOICE],
+        "additionalProperties": False,
+    }
 
 
 def chosen(text: str, choices: Sequence[str]) -> str | None:

@@ -10,9 +10,7 @@ from conductor.types import Target
 from gateway.backends.engine import EngineLink
 from gateway.backends.engine_run import EngineRun
 from gateway.backends.run import Run, Work
-from gateway.conducting.ask import EngineAsk
 from gateway.conducting.facts import target_of_engine
-from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry
 from proto.events import Finished
 
@@ -20,20 +18,15 @@ from proto.events import Finished
 class EngineHost:
     """The host of one request."""
 
-    def __init__(self, engine: EngineLink, books: Books, *, is_planned: bool) -> None:
+    def __init__(self, engine: EngineLink, *, is_planned: bool) -> None:
         self.is_planned = is_planned
         self._engine = engine
-        self._books = books
         self._seed = randbits(63)  # one for all answers of a request that gives none
 
     @property
     def target(self) -> Target:
         """See `Host`."""
         return target_of_engine(self._engine.ready)
-
-    def asking(self, entry: Entry, salt: str) -> EngineAsk:
-        """See `Host`."""
-        return EngineAsk(self._engine, self._books, entry, salt=salt)
 
     async def start(self, work: Work, entry: Entry, choice: int) -> EngineRun:
         """See `Host`. Raises: EngineLost; CodecFault for what no message can hold."""

@@ -44,7 +44,6 @@ from proto.events import Event, Finished
 from proto.messages import MonitorEvent
 
 MOST_ROOM = 2**31 - 1  # tokens, where nobody says how many there may be
-# Whom the ledger names for the end of a reasoning, by the monitor's task.
 _CLOSED_BY = {"D1": "loop", "D1b": "loop", "D2": "budget"}
 
 
@@ -70,7 +69,7 @@ class HttpRun:
         self.prompt_tokens: int | None = None
         self.calls = 0
         self.note_ids: dict[str, tuple[int, ...]] = {}
-        self.tokenizer_hash: str | None = None  # it encodes nothing by itself
+        self.tokenizer_hash = None
         self._place = place
         self._backend = place.backend
         self._work = work

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from conductor.ports import Ask, PortFault, Question, Reply
 from conductor.types import Target
 from gateway.backends.http import HttpRun, Place
 from gateway.backends.run import Run, Work
@@ -10,11 +9,6 @@ from gateway.conducting.facts import target_of_backend
 from gateway.errors import ApiError
 from gateway.ledger.entry import Entry
 from proto.events import Finished
-
-
-class _NoAsk:
-    async def ask(self, question: Question) -> Reply:
-        raise PortFault("not_served")
 
 
 class HttpHost:
@@ -28,10 +22,6 @@ class HttpHost:
     def target(self) -> Target:
         """See `Host`."""
         return target_of_backend(self._place.backend)
-
-    def asking(self, entry: Entry, salt: str) -> Ask:
-        """See `Host`."""
-        return _NoAsk()
 
     async def start(self, work: Work, entry: Entry, choice: int) -> HttpRun:
         """See `Host`. Raises: ApiError."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from conductor.ports import Ask
 from conductor.thinking import Effort
 from conductor.types import Target
 from gateway.ledger.entry import Entry
@@ -88,9 +87,6 @@ class Host(Protocol):
     def is_planned(self) -> bool: ...
     @property
     def target(self) -> Target: ...
-
-    def asking(self, entry: Entry, salt: str) -> Ask:
-        """Who answers the conductor's own questions about this request."""
 
     async def start(self, work: Work, entry: Entry, choice: int) -> Run:
         """Begins answer number `choice` of those that the work asks for."""

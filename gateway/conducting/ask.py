@@ -1,4 +1,4 @@
-"""Small questions to our own engine, each a run on the side lane and a row of its own.
+"""The conductor's small questions to who answers a request: each a run and a row of its own.
 
 Knows no class and no profile; what is asked and what an answer means is the conductor's.
 """
@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 
 from conductor.ports import PortFault, Question, Reply
-from gateway.backends.engine import EngineLink
+from gateway.backends.answer_form import choice_schema, chosen
 from gateway.backends.engine_run import EngineLost
+from gateway.backends.run import Host, Work
+from gateway.errors import ApiError
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Kind, Outcome
 from proto.chat import AnswerFormat, Call, Message, Params, TextPart
@@ -18,15 +20,15 @@ from proto.faults import CodecFault, Refusal
 from proto.plan import Plan, Thinking
 
 
-class EngineAsk:
+class HostAsk:
     """Asks for one request, whose `entry` its rows belong to.
 
-    `salt`: whose prefixes the engine may read for it.
+    `salt`: whose prefixes may be read for it.
     """
 
     def __init__(
         self,
-        engine: EngineLink,
+        host: Host,
         books: Books,
         entry: Entry,
         *,
@@ -35,7 +37,7 @@ class EngineAsk:
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._engine = engine
+        self._host = host
         self._books = books
         self._entry = entry
         self._salt = salt
@@ -49,14 +51,7 @@ class EngineAsk:
 
         Raises: PortFault.
         """
-        self._asked += 1
-        row = self._entry.child(
-            request_id=f"{self._entry.request_id}-{self._kind}-{self._asked}",
-            ts_ms=int(self._wall() * 1000),
-            arrived_s=self._now(),
-            kind=self._kind,
-        )
-        row.backend, row.run_id = "worker", None
+        row = self._row()
         self._books.open(row)
         outcome: Outcome = "failed"
         try:
@@ -70,39 +65,60 @@ class EngineAsk:
         except TimeoutError as fault:
             row.error_type = "timeout"
             raise PortFault("timeout") from fault
-        except (Refusal, CodecFault, EngineLost) as fault:
-            row.error_type = fault.code if isinstance(fault, Refusal) else "engine_unavailable"
+        except (ApiError, Refusal, CodecFault, EngineLost) as fault:
+            row.error_type = _word(fault)
             raise PortFault(row.error_type) from fault
         finally:
             row.close(self._now(), outcome=outcome)
             self._books.close(row)
 
+    def _row(self) -> Entry:
+        self._asked += 1
+        row = self._entry.child(
+            request_id=f"{self._entry.request_id}-{self._kind}-{self._asked}",
+            ts_ms=int(self._wall() * 1000),
+            arrived_s=self._now(),
+            kind=self._kind,
+        )
+        row.backend, row.upstream_key = self._entry.backend, self._entry.upstream_key
+        row.upstream_model = self._entry.upstream_model
+        return row
+
     async def _run(self, question: Question, row: Entry) -> Reply:
         began_s, text = self._now(), ""
         params = Params(max_tokens=question.max_tokens, temperature=0.0)
         plan = Plan(thinking=Thinking(on=False), lane="side")
-        run = await self._engine.submit(_call(question), plan, params, 0, self._salt)
-        async with run:
-            async for event in run.events():
-                match event:
-                    case TextDelta(piece):
-                        text += piece
-                    case Finished():
-                        row.book_engine(event.usage)
-                        row.book_timings(event.timings)
-                        row.book_speculation(event.speculation)
-                        row.cache_source = event.cache_source
-                        row.finish_reason = event.reason
-                        ms = round((self._now() - began_s) * 1000)
-                        return Reply(text, event.choice_margin, ms)
-                    case _:
-                        continue
-        raise EngineLost
+        has_choice = self._host.target.has_choice
+        call = _call(row.upstream_model or "", question, has_choice=has_choice)
+        run = await self._host.start(Work(call, plan, params, 0, self._salt), row, 0)
+        finished: Finished | None = None
+        try:
+            async with run:
+                async for event in run.events():
+                    match event:
+                        case TextDelta(piece):
+                            text += piece
+                        case Finished():
+                            finished = event
+        finally:
+            self._host.book(row, [run], finished)
+        if finished is None:
+            raise EngineLost
+        row.finish_reason = finished.reason
+        ms = round((self._now() - began_s) * 1000)
+        said = chosen(text, question.choices) if question.choices else None
+        return Reply(said or text, finished.choice_margin, ms)
 
 
-def _call(question: Question) -> Call:
-    if question.choices:
+def _word(fault: ApiError | Refusal | CodecFault | EngineLost) -> str:
+    return fault.code if isinstance(fault, (ApiError, Refusal)) else "engine_unavailable"
+
+
+def _call(model: str, question: Question, *, has_choice: bool) -> Call:
+    if question.choices and has_choice:
         form = AnswerFormat("choice", list(question.choices))
+    elif question.choices:
+        form = AnswerFormat("json_schema", choice_schema(question.choices))
     elif question.schema is not None:
         form = AnswerFormat("json_schema", question.schema)
     else:
@@ -111,4 +127,4 @@ def _call(question: Question) -> Call:
         Message("system", (TextPart(question.system),)),
         Message("user", (TextPart(question.text),)),
     )
-    return Call("", messages, answer_format=form)
+    return Call(model, messages, answer_format=form)

@@ -48,6 +48,7 @@ def target_of_backend(backend: Backend) -> Target:
     return Target(
         kind="server" if settings.flavor in SELF_SERVED else "cloud",
         small_models=frozenset(settings.small),
+        has_choice=settings.flavor in SELF_SERVED,
         can_go_on=backend.can_go_on,
     )
 

@@ -1,5 +1,6 @@
 """Who writes the answers of managed requests: one host a request. Knows no request."""
 
+from conductor.monitor.policy import Monitor
 from gateway.backends.base import Backend
 from gateway.backends.engine import EngineLink
 from gateway.backends.engine_host import EngineHost
@@ -29,6 +30,6 @@ class Hosts:
     def at(self, backend: Backend | None) -> Host:
         """The host of one request; `backend` None: our own engine."""
         if backend is not None:
-            return HttpHost(Place(backend, self._client, self._books))
+            return HttpHost(Place(backend, self._client, self._books, Monitor))
         assert self._engine is not None
-        return EngineHost(self._engine, self._books, is_planned=self._plans_engine)
+        return EngineHost(self._engine, is_planned=self._plans_engine)

@@ -93,7 +93,9 @@ class World:
         """Stores what `close` says, as the notebook does."""
         kept = close(made, outcome)
         if kept.session is not None:
-            self.stored.append(kept.session)
+            name = (kept.session.scope, kept.session.key, kept.session.opening)
+            others = [one for one in self.stored if (one.scope, one.key, one.opening) != name]
+            self.stored = [*others, kept.session]
         for record in kept.notes:
             self.records[record.chain, record.kind, record.session] = record
 

@@ -67,11 +67,13 @@ async def test_a_retry_asks_nobody_and_is_the_same_prompt() -> None:
 async def test_a_message_that_is_asked_again_later_has_the_class_it_had() -> None:
     world = World()
     world.keep(await planned(world, ASKED))
-    world.answer = "math"
-    more = (ASKED, said("assistant", "I look."), said("user", "How many lines are there in all?"))
-    world.keep(await planned(world, *more))
-    again = await planned(world, ASKED)
-    assert again.task is not None and (again.task.name, again.task.source) == ("debug", "recorded")
+    history = [ASKED]
+    for name, text in (("math", "How many lines are there?"), ("write", "Tell my team of it.")):
+        world.answer = name
+        history += [said("assistant", "I look."), said("user", text)]
+        world.keep(await planned(world, *history))
+    again = await planned(world, *history[:3])
+    assert again.task is not None and (again.task.name, again.task.source) == ("math", "recorded")
 
 
 async def test_a_tool_result_keeps_the_class_and_asks_nobody() -> None:
