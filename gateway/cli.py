@@ -81,6 +81,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     check.set_defaults(verb=_check)
 
+    explain = verbs.add_parser("explain", help="say what would be decided about a request")
+    _config_option(explain)
+    explain.add_argument("request", type=Path, help="a chat request's JSON body")
+    explain.add_argument("--headers", type=Path, metavar="FILE", help="its headers, a line each")
+    explain.add_argument("--json", action="store_true")
+    explain.set_defaults(verb=_explain)
+
     doctor = verbs.add_parser("doctor", help="say what this machine can do, and what is missing")
     _config_option(doctor)
     doctor.add_argument("--json", action="store_true")
@@ -211,6 +218,12 @@ def _hash_key() -> int:
         raise CommandFailed("no key on standard input")
     print(f"sha256: {hashlib.sha256(key.encode()).hexdigest()}")
     return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from gateway.explain import print_explained
+
+    return print_explained(_settings(args), args, sys.stdout)
 
 
 def _doctor(args: argparse.Namespace) -> int:
