@@ -3,22 +3,14 @@
 What an operator or a memory wrote goes in whole or not at all: nothing is cut, nothing mended.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from conductor.markers import marker_in
 from conductor.profiles import Rule
 from conductor.types import Package
 
 BEGIN, END = "\n\n<tandem_note>\n", "\n</tandem_note>\n"
-# What a template or a tokenizer could take for its own, and our tags. Source: the templates of
-# Qwen, Llama, DeepSeek, Mistral and Gemma.
-MARKERS = re.compile(
-    r"<[|｜].*?[|｜]>"
-    r"|</?(?:think|tool_call|tool_response|start_of_turn|end_of_turn)>"
-    r"|\[/?INST\]"
-    r"|</?tandem_"
-)
 CHARS_PER_TOKEN = 3  # of ASCII text; code has more of them, so that the estimate is rather high
 
 
@@ -60,7 +52,7 @@ class _Body:
             if not piece:
                 continue
             cost = estimated_tokens(piece + "\n")
-            if has_marker(piece) or cost > self.room_tokens:
+            if marker_in(piece) is not None or cost > self.room_tokens:
                 self.left_out.append(name)
                 continue
             self.room_tokens -= cost
@@ -84,11 +76,6 @@ def says(note: str, piece: str) -> bool:
     """Whether a piece stands in a note's text."""
     stripped = piece.strip("\n")
     return f"\n{stripped}\n" in note
-
-
-def has_marker(text: str) -> bool:
-    """Whether a template, a tokenizer or we could take part of a text for markup."""
-    return MARKERS.search(text) is not None
 
 
 def estimated_tokens(text: str) -> int:

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conductor.markers import marker_in
 from conductor.notes.render import (
     BEGIN,
     END,
     Rendered,
     Say,
     estimated_tokens,
-    has_marker,
     render,
     says,
 )
@@ -72,7 +72,7 @@ def test_a_note_is_never_over_its_limit_by_the_estimate(texts: list[str], most: 
     ],
 )  # fmt: skip
 def test_no_note_holds_a_marker(marker: str) -> None:
-    assert has_marker(f"a {marker} b")
+    assert marker_in(f"a {marker} b")
     bad = f"Say {marker} now."
     say = Say(
         effort=bad, rules=(Rule("r", bad), Rule("ok", "Fine.")), packages=(package("p", bad),),
@@ -85,7 +85,7 @@ def test_no_note_holds_a_marker(marker: str) -> None:
 
 @pytest.mark.parametrize("text", ["a < b | c > d", "x = y<T>; [INSTALL]", "<thinking> tandem_note"])
 def test_ordinary_signs_are_no_marker(text: str) -> None:
-    assert not has_marker(text)
+    assert marker_in(text) is None
 
 
 def test_a_piece_stands_in_a_note_as_a_whole() -> None:
