@@ -17,7 +17,7 @@ LOAD_S ?= 300
 LOAD ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateway test-long test-llamacpp bench-gateway bench-engine gpu-check fuzz soak load first-use lint format lock
+.PHONY: help run test test-gateway test-long test-llamacpp bench-gateway bench-engine bench-conductor gpu-check fuzz soak load first-use lint format lock
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,6 +54,10 @@ bench-gateway: ## what a request costs here, in nginx, Envoy and LiteLLM (6 min;
 	@scripts/setup $(GATEWAY_VENV) test
 	@bench/setup-peers $(PEERS_VENV)
 	@$(GATEWAY_VENV)/bin/python -m bench.gateway --tandem $(GATEWAY_VENV)/bin/tandem --peers $(PEERS_VENV)/bin $(BENCH)
+
+bench-conductor: ## what planning a turn costs, in processor time (BENCH=--rounds=50)
+	@scripts/setup $(GATEWAY_VENV) test
+	@$(GATEWAY_VENV)/bin/python -m bench.conductor $(BENCH)
 
 bench-engine: ## speed beside transformers and llama.cpp (45 min; BENCH='--only speculation')
 	@scripts/setup $(VENV) test-worker

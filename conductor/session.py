@@ -23,6 +23,7 @@ CHAIN_BEGIN = sha256(b"tandem-chain-1").digest()
 # What is hashed for different ends never gives one hash.
 ID_DOMAIN, CONTENT_DOMAIN, MESSAGE_DOMAIN = b"tandem-id-1:", b"tandem-content-1:", b"tandem-msg-1:"
 SYSTEM_ROLES = ("system", "developer")
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def session_ids(asked: Asked) -> tuple[str, ...]:
@@ -69,19 +70,12 @@ def canonical(message: Message) -> bytes:
 
 def link(before: str, message: Message) -> str:
     """The chain's hash behind one more message."""
-    if message.role in SYSTEM_ROLES:
-        return before
-    return sha256(bytes.fromhex(before) + canonical(message)).hexdigest()
+    return _linked(before, message, canonical(message))
 
 
 def chain(messages: Sequence[Message]) -> tuple[str, ...]:
     """The hash behind each message; a system message's is the one before."""
-    hashes: list[str] = []
-    last = CHAIN_BEGIN.hex()
-    for message in messages:
-        last = link(last, message)
-        hashes.append(last)
-    return tuple(hashes)
+    return History(tuple(messages)).chains
 
 
 @dataclass(frozen=True)
@@ -92,13 +86,22 @@ class History:
 
     @cached_property
     def chains(self) -> tuple[str, ...]:
-        """The hash behind each message."""
-        return chain(self.messages)
+        """The hash behind each message; a system message's is the one before."""
+        hashes: list[str] = []
+        last = CHAIN_BEGIN.hex()
+        for message, form in zip(self.messages, self._forms, strict=True):
+            last = _linked(last, message, form)
+            hashes.append(last)
+        return tuple(hashes)
 
     @cached_property
     def hashes(self) -> tuple[str, ...]:
         """The hash of each message alone."""
-        return tuple(message_hash(message) for message in self.messages)
+        return tuple(_hash(MESSAGE_DOMAIN, form) for form in self._forms)
+
+    @cached_property
+    def _forms(self) -> tuple[bytes, ...]:
+        return tuple(canonical(message) for message in self.messages)
 
     @cached_property
     def ordinals(self) -> tuple[int, ...]:
@@ -240,9 +243,15 @@ def _plain(value: Json) -> Json:
             return value
 
 
+def _linked(before: str, message: Message, form: bytes) -> str:
+    if message.role in SYSTEM_ROLES:
+        return before
+    return sha256(bytes.fromhex(before) + form).hexdigest()
+
+
 def _dump(value: Json) -> bytes:
     """One text for one value; pure ASCII, so that lone surrogates do no harm."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")
 
 
 def _bytes(text: str) -> bytes:
