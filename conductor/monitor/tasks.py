@@ -187,12 +187,10 @@ def monitor_plan(
 ) -> MonitorPlan:
     """The plan of one request: every task, with a profile's overrides in place.
 
-    Overrides must be without fault (`override_faults`).
+    Overrides must be without fault (`override_faults`). Starting values are not in it: whoever runs
+    a task has them (`Params`).
     """
-    tasks: dict[str, MonitorTask] = {}
-    for name, task in TASKS.items():
-        override = overrides.get(name, MonitorTask(task.mode))
-        tasks[name] = MonitorTask(override.mode, {**task.params, **(override.params or {})})
+    tasks = {name: overrides.get(name, MonitorTask(task.mode)) for name, task in TASKS.items()}
     return MonitorPlan(tasks, continuations, regenerations, hidden_tokens)
 
 
