@@ -9,112 +9,26 @@ def _rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-NOUNS = [
-    "harbour",
-    "ladder",
-    "copper",
-    "meadow",
-    "lantern",
-    "orchard",
-    "signal",
-    "ferry",
-    "quarry",
-    "mill",
-    "needle",
-    "bridge",
-    "canvas",
-    "engine",
-    "garden",
-    "ticket",
-    "valley",
-    "winter",
-    "market",
-    "pencil",
-    "corridor",
-    "saddle",
-    "furnace",
-    "kettle",
-    "island",
-    "anchor",
-    "thunder",
-    "carpet",
-    "mirror",
-    "village",
-    "pocket",
-    "basket",
-    "chimney",
-    "whistle",
-    "shadow",
-    "cellar",
-    "blanket",
-    "feather",
-    "candle",
-    "hammer",
-    "river",
-    "stone",
-    "window",
-    "border",
-    "letter",
-    "forest",
-    "bakery",
-    "station",
-    "museum",
-    "compass",
-    "harvest",
-]
-VERBS = [
-    "carries",
-    "follows",
-    "repairs",
-    "watches",
-    "opens",
-    "measures",
-    "paints",
-    "borrows",
-    "counts",
-    "lifts",
-    "covers",
-    "signals",
-    "gathers",
-    "answers",
-    "weighs",
-    "divides",
-    "returns",
-    "polishes",
-    "ferries",
-    "joins",
-    "holds",
-    "warms",
-    "turns",
-    "crosses",
-]
-ADJECTIVES = [
-    "quiet",
-    "narrow",
-    "bright",
-    "distant",
-    "heavy",
-    "wooden",
-    "patient",
-    "hollow",
-    "silver",
-    "crowded",
-    "early",
-    "frozen",
-    "gentle",
-    "broken",
-    "careful",
-    "golden",
-    "rapid",
-    "steep",
-    "simple",
-    "modest",
-    "curious",
-    "loyal",
-    "empty",
-    "pale",
-    "northern",
-]
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+NOUNS = _words(
+    "harbour ladder copper meadow lantern orchard signal ferry quarry mill needle bridge "
+    "canvas engine garden ticket valley winter market pencil corridor saddle furnace kettle "
+    "island anchor thunder carpet mirror village pocket basket chimney whistle shadow cellar "
+    "blanket feather candle hammer river stone window border letter forest bakery station "
+    "museum compass harvest "
+)
+VERBS = _words(
+    "carries follows repairs watches opens measures paints borrows counts lifts covers "
+    "signals gathers answers weighs divides returns polishes ferries joins holds warms turns "
+    "crosses "
+)
+ADJECTIVES = _words(
+    "quiet narrow bright distant heavy wooden patient hollow silver crowded early frozen "
+    "gentle broken careful golden rapid steep simple modest curious loyal empty pale northern "
+)
 
 
 def sentence(rng: random.Random) -> str:
