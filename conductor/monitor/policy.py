@@ -90,7 +90,7 @@ class Monitor:
             case "answer":
                 self._is_reasoning_over = True
                 return self._on_answer(block, is_step=is_step)
-            case "call":
+            case _:  # a call
                 self._is_reasoning_over = True
                 self._call_tokens += block.tokens
                 return self._on_arguments(block, is_step=is_step)

@@ -34,11 +34,6 @@ class Circles:
         self._steps = -(-loop.count("cycle_tokens") // STEP_TOKENS)
         self._marks: deque[int] = deque([0], maxlen=self._steps + 1)
 
-    @property
-    def pieces(self) -> int:
-        """How many were read."""
-        return self._trail.count
-
     def read(self, text: str) -> None:
         """Takes text of the reasoning."""
         for piece in self._pieces.push(text):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from conductor.monitor.calls import is_circular
 from conductor.monitor.policy import Monitor
 from conductor.monitor.verdicts import (
     GO_ON,
@@ -490,3 +491,17 @@ def test_the_shipped_modes_do_what_they_say() -> None:
     calls = (made("now", ""), made("send_it", "{}", 1), made("write_file", '{"text": 3}', 2))
     assert judge(made("NOW", ""), monitor=monitor) == Continue(calls=(made("now", "{}"),))
     assert judge(*calls, monitor=monitor) == Regenerate(1, CallForm(None))
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ('{"lines": [1, 2], "path": "a"}', '{"path": "a", "lines": [1,2]}'),
+        ("not JSON at all", "not JSON at all"),
+    ],
+)
+def test_a_call_is_the_same_whatever_its_spelling(before: str, now: str) -> None:
+    past = (PastCall("read_file", before, "r"),) * 3
+    call = made("read_file", now)
+    assert is_circular(call, past, 3)
+    assert not is_circular(made("read_file", f"{now} "[1:]), past, 3)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conductor.monitor.budget import Budget
 from conductor.monitor.policy import Monitor
 from conductor.monitor.reasoning import STEP_TOKENS
 from conductor.monitor.verdicts import Block, CloseReasoning, Phase
@@ -275,3 +276,10 @@ def test_a_bridge_of_the_profiles_is_used() -> None:
     monitor = Monitor(plan_with({"D2": "act"}, {"D2": {"bridge": "Enough."}}), facts(budget=1))
     tokens: list[tuple[Phase, str]] = [("reasoning", "\n")]
     assert watch(monitor, tokens) == Seen(1, CloseReasoning("Enough.", "D2"))
+
+
+def test_a_token_without_text_leaves_the_line_where_it_was() -> None:
+    """Half a character says nothing yet, so the line that ended before it has still ended."""
+    budget = Budget(3, 8)
+    assert not budget.is_spent("so\n", 1) and not budget.is_spent("", 1)
+    assert budget.is_spent("", 1)
