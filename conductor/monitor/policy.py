@@ -84,16 +84,13 @@ class Monitor:
         before = self._tokens
         self._tokens += block.tokens
         is_step = before // STEP_TOKENS < self._tokens // STEP_TOKENS
-        match block.phase:
-            case "reasoning":
-                return self._on_reasoning(block, is_step=is_step)
-            case "answer":
-                self._is_reasoning_over = True
-                return self._on_answer(block, is_step=is_step)
-            case _:  # a call
-                self._is_reasoning_over = True
-                self._call_tokens += block.tokens
-                return self._on_arguments(block, is_step=is_step)
+        if block.phase == "reasoning":
+            return self._on_reasoning(block, is_step=is_step)
+        self._is_reasoning_over = True
+        if block.phase == "answer":
+            return self._on_answer(block, is_step=is_step)
+        self._call_tokens += block.tokens
+        return self._on_arguments(block, is_step=is_step)
 
     def on_calls(self, calls: Calls) -> Verdict:
         """Judges the calls of the answer, once all are complete."""

@@ -89,11 +89,12 @@ class Circles:
             return False
         written = self._trail.count - self._marks[0]
         least = min(max(self._loop.count("cycle_pieces"), written), KEPT_PIECES)
-        return any(
-            self._trail.has_period(period, pieces)
-            for period in range(1, self._loop.count("long_period") + 1)
-            if (pieces := self._least(period, least))
-        )
+        periods = range(1, self._loop.count("long_period") + 1)
+        found = (one for one in periods if self._trail.has_period(one, self._least(one, least)))
+        period = next(found, None)
+        if period is None or period <= self._loop.count("cycle_period"):
+            return period is not None
+        return self._trail.distinct(period) >= self._loop.count("long_distinct")
 
     def _least(self, period: int, least: int) -> int:
         """Pieces over which a cycle of this period must hold."""

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from conductor.monitor.calls import is_circular
 from conductor.monitor.policy import Monitor
 from conductor.monitor.verdicts import (
     GO_ON,
@@ -216,6 +215,17 @@ def test_an_echo_is_dropped() -> None:
     assert verdict == Continue(calls=(made("now", "{}"), made("write_file", "{}", 1)))
 
 
+def test_so_is_one_whose_keys_are_in_another_order_or_that_cannot_be_read() -> None:
+    monitor = monitor_of({})
+    one = '{"path": "a", "lines": [1, 2]}'
+    calls = (made("now", one), made("now", '{"lines": [1,2], "path": "a"}', 1))
+    assert judge(*calls, monitor=monitor) == Continue(calls=calls[:1])
+    calls = (made("now", "{a"), made("now", "{a", 1))
+    assert judge(*calls, monitor=monitor) == Continue(calls=calls[:1])
+    calls = (made("now", "{a"), made("now", "{b", 1))
+    assert judge(*calls, monitor=monitor) == GO_ON
+
+
 def test_equal_calls_with_another_between_are_no_echo() -> None:
     assert judge(made("now", "{}"), made("write_file", "{}", 1), made("now", "{}", 2)) == GO_ON
 
@@ -242,6 +252,12 @@ def test_a_name_one_edit_away_is_renamed(written: str, meant: str) -> None:
     verdict = judge(made(written, '{"path": "a"}'), monitor=monitor)
     assert verdict == Continue(calls=(made(meant, '{"path": "a"}'),))
     assert told(monitor) == [("C3", "act", "coerced")]
+
+
+def test_calls_are_renamed_and_coerced_as_often_as_they_must() -> None:
+    monitor = monitor_of()
+    for _ in range(4):
+        assert judge(made("NOW", "{}"), monitor=monitor) == Continue(calls=(made("now", "{}"),))
 
 
 def test_a_name_that_could_be_two_is_written_again() -> None:
@@ -313,6 +329,10 @@ def test_discarded_tokens_are_hidden_ones_and_counted_once() -> None:
         monitor.on_block(Block("call", "x", 50, 1000))
         assert isinstance(judge(made("read_file", "{}"), monitor=monitor), Regenerate)
     assert monitor.horizon() == 64
+    monitor = monitor_of(hidden_tokens=99)
+    for wanted in (Regenerate(0, CallForm("read_file")), GO_ON):
+        monitor.on_block(Block("call", "x", 50, 1000))
+        assert judge(made("read_file", "{}"), monitor=monitor) == wanted
 
 
 def test_one_round_of_regeneration_is_one_tasks() -> None:
@@ -391,7 +411,8 @@ VARIED = [f"value_{i} = compute({i * i})" for i in range(300)]
 
 @pytest.mark.parametrize("escaped", [True, False])
 def test_a_line_again_and_again_ends_the_call(escaped: bool) -> None:
-    lines = [*VARIED, *["print(the_same_value)"] * 40]
+    line = "print(the_same_value)" if escaped else 'print("the same value")'
+    lines = [*VARIED, *[line] * 40]
     assert _write(lines, escaped=escaped) == [Constrain(None, "call")]
     assert _write(lines, "shadow", escaped=escaped) == []
 
@@ -421,6 +442,11 @@ def test_a_unit_of_few_signs_does_not() -> None:
     assert {monitor.on_block(Block("call", "# . # . " * 16, 64, 9000)) for _ in range(60)} == {
         GO_ON
     }
+
+
+def test_only_so_many_lines_are_counted() -> None:
+    lines = [f"value_{i} = compute({i})" for i in range(4096)]
+    assert _write([*lines, *["print(the_same_value)"] * 40]) == []
 
 
 def test_each_argument_counts_for_itself() -> None:
@@ -491,17 +517,3 @@ def test_the_shipped_modes_do_what_they_say() -> None:
     calls = (made("now", ""), made("send_it", "{}", 1), made("write_file", '{"text": 3}', 2))
     assert judge(made("NOW", ""), monitor=monitor) == Continue(calls=(made("now", "{}"),))
     assert judge(*calls, monitor=monitor) == Regenerate(1, CallForm(None))
-
-
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ('{"lines": [1, 2], "path": "a"}', '{"path": "a", "lines": [1,2]}'),
-        ("not JSON at all", "not JSON at all"),
-    ],
-)
-def test_a_call_is_the_same_whatever_its_spelling(before: str, now: str) -> None:
-    past = (PastCall("read_file", before, "r"),) * 3
-    call = made("read_file", now)
-    assert is_circular(call, past, 3)
-    assert not is_circular(made("read_file", f"{now} "[1:]), past, 3)

@@ -84,7 +84,7 @@ def test_limits_stop_strings_and_answers_end_for_good(end: End) -> None:
 def test_nothing_goes_on_past_a_limit(
     limits: dict[str, int], given_facts: dict[str, object], end: End, name: str
 ) -> None:
-    monitor = Monitor(plan_with({"E1": "act"}, **limits), facts(**given_facts))
+    monitor = Monitor(plan_with({"E1": "act"}, None, **limits), facts(**given_facts))
     assert monitor.on_end(end) == GO_ON
     assert told(monitor) == [("E1", "shadow", f"empty:{name}")]
 
@@ -167,6 +167,13 @@ def test_an_answer_that_ends_on_a_promise_is_told(text: str, is_promise: bool) -
     assert told(monitor) == ([("E2", "shadow", "promise")] if is_promise else [])
 
 
+def test_without_tools_a_promise_is_no_hint() -> None:
+    monitor = Monitor(plan_with({"E2": "shadow"}), facts())
+    monitor.on_block(Block("answer", "Let me look for it.", 6, 100))
+    assert monitor.on_end(SAID) == GO_ON
+    assert told(monitor) == []
+
+
 # D3.
 
 
@@ -184,6 +191,7 @@ def _answer(text: str, mode: str = "act") -> tuple[Seen | None, list[tuple[str, 
     [
         ("So.\n</think>\n" * 3, "close_marker"),
         ("</think></think></THINK>", "close_marker"),
+        ("".join(f"{LONG.strip()}\n```\nx\n```\nPart {i}.\n\n" for i in range(4)), "paragraph"),
         (LONG * 4, "paragraph"),
         ((LONG + "Or so.\n\n") * 4, "paragraph"),
     ],
@@ -208,6 +216,7 @@ def test_an_answer_that_loops_is_stopped_only_where_a_profile_says_so(
         "a < / think > b " * 5,
         "x/think> " * 5,
         LONG * 3,
+        ("| town | 12 |\n" * 40 + "\n") * 5,
         "```\n" + LONG * 5 + "```\n",
         "~~~\n" + LONG * 5 + "```\n" + LONG * 2 + "~~~\n",
     ],
@@ -284,6 +293,12 @@ def test_the_beginning_of_a_secret_at_the_end_is_said() -> None:
     assert told(monitor) == []
 
 
+def test_an_answer_that_is_only_such_a_beginning_is_not_empty() -> None:
+    monitor = Monitor(plan_with({"M1": "act", "E1": "act"}), facts(past=PAST))
+    assert monitor.on_block(Block("answer", "ghp_", 1, 100)) == Continue(text="")
+    assert monitor.on_end(EMPTY) == Continue(text="ghp_")
+
+
 def test_only_so_many_secrets_are_looked_for_the_newest_first() -> None:
     past = (PastCall("read", "{}", f"{TOKEN}"), PastCall("read", "{}", RANDOM))
     plan = plan_with({"M1": "act"}, {"M1": {"most_secrets": 1}})
@@ -305,6 +320,14 @@ def test_one_secret_may_begin_another() -> None:
     assert monitor.on_block(Block("answer", "+pL4", 1, 100)) == Continue(text="Zx8Q…(masked)")
     monitor.on_block(Block("answer", RANDOM, 1, 100))
     assert monitor.on_end(SAID) == Continue(text="Zx8Q…(masked)")
+
+
+def test_a_secret_may_end_as_another_begins() -> None:
+    other = "d6" + RANDOM[::-1]
+    past = (PastCall("read", "{}", f"{RANDOM} {other}"),)
+    monitor = Monitor(plan_with({"M1": "act"}), facts(past=past))
+    assert monitor.on_block(Block("answer", RANDOM, 1, 100)) == Continue(text="Zx8Q…(masked)")
+    assert monitor.on_block(Block("answer", other[2:-1], 1, 100)) == GO_ON
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conductor.monitor.budget import Budget
 from conductor.monitor.policy import Monitor
 from conductor.monitor.reasoning import STEP_TOKENS
-from conductor.monitor.verdicts import Block, CloseReasoning, Phase
+from conductor.monitor.verdicts import GO_ON, Block, CloseReasoning, Phase
 from tests.conductor.monitor.rightful import prose
 from tests.conductor.monitor.watched import (
     Seen,
@@ -104,12 +103,26 @@ def test_nothing_is_closed_before_the_fourth_time() -> None:
     assert watch(monitor, tokens) is None
 
 
+def test_a_refrain_of_long_ago_is_forgotten() -> None:
+    monitor = Monitor(plan_with({"D1": "act"}), facts())
+    song = "".join(f"{prose(i, 5)}\n{SENTENCE}\n" for i in range(6))
+    assert watch(monitor, reasoning(song + prose(40, 3000))) is None
+
+
 def test_a_cycle_closes_exactly_where_it_is_long_enough() -> None:
     """512 pieces and 320 tokens: of one-sign tokens the first decides, of long ones the second."""
     for token, tokens in (("!", 512), ("=" * 16, 320)):
         monitor = Monitor(plan_with({"D1": "act"}), facts())
         seen = watch(monitor, [("reasoning", token)] * 2000)
         assert seen == Seen(tokens, CloseReasoning(seen.verdict.bridge, "D1"))  # type: ignore[union-attr]
+
+
+def test_a_long_cycle_of_few_signs_is_a_map_and_none() -> None:
+    row = "#" + "." * 98 + "#"
+    for signs, is_seen in ((row, False), (row[:50] + "abcdefghijklmnop" + row[50:], True)):
+        monitor = Monitor(plan_with({"D1": "act"}), facts())
+        tokens: list[tuple[Phase, str]] = [("reasoning", one + " ") for one in signs]
+        assert (watch(monitor, tokens * 12) is not None) == is_seen
 
 
 def test_reasoning_that_says_nothing_new_is_closed() -> None:
@@ -220,6 +233,13 @@ def test_a_line_that_ended_in_an_earlier_token_without_text_counts() -> None:
     assert _spend(tokens, 100) == Seen(100, CloseReasoning("", "D2"))
 
 
+def test_a_line_that_ended_before_blocks_without_text_counts_too() -> None:
+    monitor = Monitor(plan_with({"D2": "act"}), facts(budget=100))
+    assert monitor.on_block(Block("reasoning", "a\n", 50, 900)) == GO_ON
+    assert monitor.on_block(Block("reasoning", "", 14, 900)) == GO_ON
+    assert monitor.on_block(Block("reasoning", "", 36, 900)) == CloseReasoning("", "D2")
+
+
 def test_reasoning_within_its_budget_is_left_alone() -> None:
     assert _spend(["a "] * 99, 100) is None
 
@@ -276,10 +296,3 @@ def test_a_bridge_of_the_profiles_is_used() -> None:
     monitor = Monitor(plan_with({"D2": "act"}, {"D2": {"bridge": "Enough."}}), facts(budget=1))
     tokens: list[tuple[Phase, str]] = [("reasoning", "\n")]
     assert watch(monitor, tokens) == Seen(1, CloseReasoning("Enough.", "D2"))
-
-
-def test_a_token_without_text_leaves_the_line_where_it_was() -> None:
-    """Half a character says nothing yet, so the line that ended before it has still ended."""
-    budget = Budget(3, 8)
-    assert not budget.is_spent("so\n", 1) and not budget.is_spent("", 1)
-    assert budget.is_spent("", 1)
