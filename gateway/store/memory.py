@@ -6,7 +6,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeVar
 
 from conductor.memory.notes import (
@@ -18,7 +17,8 @@ from conductor.memory.notes import (
     ranked,
 )
 from conductor.ports import PortFault
-from gateway.store.connection import Cursor, WriteConnection
+from gateway.store import memory_statements
+from gateway.store.connection import Cursor, MemoryStatements, WriteConnection
 from gateway.store.db import Database
 
 NOTES_OF_SCOPE = 500  # beside pinned ones; those used least lately go
@@ -27,19 +27,6 @@ SEARCH_S = 0.5  # a request waits for its notes no longer
 WRITE_S = 30.0  # nobody waits for these
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryStatements:
-    """The texts of one kind of database. Parameters stand in the order that is said here."""
-
-    add: str  # key_id, project, kind, text, fact_hash, session_hash, created_ms, last_used_ms
-    find: str  # key_id, project, fact_hash: the number of a note that is not deleted
-    replace: str  # by, key_id, project, old: unless it is pinned
-    search: str  # key_id, project, most: the notes in force, pinned and last used first
-    use: str  # now_ms, key_id, project, which
-    expire: str  # before_ms: rows of notes that were deleted then
-    trim: str  # key_id, project, kept: the notes beyond, used least lately, none that is pinned
 
 
 class MemoryTable:
@@ -52,8 +39,6 @@ class MemoryTable:
     @classmethod
     def of(cls, database: Database) -> "MemoryTable":
         """The table in a database, which others use too."""
-        from gateway.store import memory_statements
-
         is_file = database.path is not None
         statements = memory_statements.SQLITE if is_file else memory_statements.POSTGRESQL
         return cls(database.writer.another(), statements)

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 
 from conductor.memory.notes import DAY_MS, Draft, MemoryEntry, MemoryKind, MemoryScope
 from conductor.ports import Memory, PortFault
-from gateway.store import memory, memory_queries, memory_statements
+from gateway.store import memory
 from gateway.store.db import Database
 from gateway.store.memory import BLOCK_MS, MemoryStore, MemoryTable
 from gateway.store.memory_desk import delete_note, find_note, list_notes, pin_note
@@ -40,13 +40,6 @@ def entry(
 
 def texts(table: MemoryTable, scope: MemoryScope = HERE) -> list[str]:
     return sorted(note.text for note in table.search(scope, (), 100))
-
-
-def test_what_is_frozen_is_what_the_table_says() -> None:
-    """Red after a change of the table: `python -m gateway.store.memory_queries` writes it anew."""
-    assert memory_queries.TARGET.read_text() == memory_queries.render()
-    assert memory_queries.compiled("sqlite") == memory_statements.SQLITE
-    assert memory_queries.compiled("postgresql") == memory_statements.POSTGRESQL
 
 
 def test_what_was_added_is_found_by_its_scope_alone(table: MemoryTable) -> None:
