@@ -125,12 +125,6 @@ class WriteConnection:
             self._take_back(connection, fault)
             raise
 
-    def another(self) -> "WriteConnection":
-        """One more connection to the same database, for another thread."""
-        return WriteConnection(
-            self.connect, self.driver, self.statements, self._begin, self._rows_at_once
-        )
-
     def insert(self, cursor: Cursor, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Inserts rows, in their order. Raises: what the driver says."""
         count, done = self._rows_at_once, 0

@@ -1,5 +1,6 @@
 """`tandem memory`: what it prints and changes."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 
 from conductor.memory.notes import Draft, MemoryEntry, MemoryScope
 from gateway.cli import main
+from gateway.notebook.desk import Desk
+from gateway.notebook.memory_notes import MemoryStore
 from gateway.store.db import Database
-from gateway.store.memory import MemoryTable
 from gateway.store.memory_desk import list_notes
 from gateway.store.migrate import migrate
 from gateway.store.schema import STORE
@@ -29,14 +31,15 @@ def database(config: Path) -> Database:
     """The store with three notes."""
     made = Database.open(config.parent / "state" / "tandem.sqlite", only_below=config.parent)
     migrate(made, STORE)
-    table = MemoryTable.of(made)
+    desk = Desk(made)
     bakery, none = MemoryScope("laptop", "bakery"), MemoryScope("desk")
-    table.add([
+    entries = [
         MemoryEntry(bakery, Draft("fact", "flour is in the cellar"), "5e55", NOW),
         MemoryEntry(none, Draft("todo", LONG), "7a11", NOW),
         MemoryEntry(bakery, Draft("fact", "flour is upstairs", replaces=1), "5e55", NOW),
-    ])  # fmt: skip
-    table.close()
+    ]
+    asyncio.run(MemoryStore(made, desk).add(entries))
+    desk.close(60)
     return made
 
 
