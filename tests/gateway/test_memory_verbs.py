@@ -107,6 +107,45 @@ def test_where_serve_has_not_been_nothing_is_made(
     assert not (config.parent / "state").exists()
 
 
+def test_notes_are_those_of_the_database_that_the_store_names(
+    config: Path, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = config.parent / "elsewhere" / "notes.sqlite"
+    with config.open("a") as file:
+        file.write(f"store: {{url: 'sqlite:///{elsewhere}'}}\n")
+    assert run(config, "list") == 1
+    assert f"there is no store at {elsewhere}" in capsys.readouterr().err
+    assert not elsewhere.parent.exists()
+    elsewhere.parent.mkdir()
+    assert database.path is not None
+    database.writer.close()
+    database.path.rename(elsewhere)
+    assert run(config, "show", "3") == 0
+    assert "flour is upstairs" in capsys.readouterr().out
+
+
+def test_a_store_that_cannot_be_opened_is_one_sentence(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with config.open("a") as file:
+        file.write("store: {url: 'sqlite://host/notes'}\n")
+    assert run(config, "list") == 1
+    assert "the store cannot be opened: A database address begins" in capsys.readouterr().err
+
+
+@pytest.mark.postgres
+def test_notes_may_stand_in_postgresql(
+    config: Path, postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with config.open("a") as file:
+        file.write(f"store: {{url: 'file:{config.parent}/url'}}\n")
+    (config.parent / "url").write_text(postgres_url)
+    (config.parent / "url").chmod(0o600)
+    assert run(config, "list") == 0
+    assert capsys.readouterr().out == ""
+    assert run(config, "rm", "1") == 1
+
+
 def test_a_database_of_before_gets_its_tables(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
