@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-NEED_RESTART = ("server", "worker", "engine", "ledger", "journal")
+NEED_RESTART = ("server", "worker", "engine", "ledger", "store", "journal")
 LAST_ANSWERS_S = 1.0  # for answers that are not model calls, at the end
 LAST_COUNTS_S = 2.0  # for tokenizers to answer what they were asked
 STOP_CUT_S = 2.0  # for what is cut off at the end of a drain to be told so

@@ -127,13 +127,11 @@ def _listed(settings: Settings, args: argparse.Namespace) -> "list[KeptNote]":
 @contextmanager
 def _opened(settings: Settings) -> "Iterator[Database]":
     """The database with its newest tables. Raises: CommandFailed."""
-    from gateway.store.db import Database, StoreFault
+    from gateway.notebook.command import open_existing_store
+    from gateway.store.db import StoreFault
     from gateway.store.schema import STORE, bring_up_to_date
 
-    file = settings.store_file
-    if not file.is_file():
-        raise CommandFailed(f"there is no store at {file}; 'tandem serve' makes it")
-    database = Database.open(file)
+    database = open_existing_store(settings)
     try:
         bring_up_to_date(database, STORE)
         yield database

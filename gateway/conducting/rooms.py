@@ -11,18 +11,21 @@ from contextlib import suppress
 from conductor.ports import Memory, PortFault
 from gateway.background import Background
 from gateway.journal import Journal
+from gateway.notebook.command import open_store
 from gateway.notebook.keeping import Keeping, Notebook
 from gateway.notebook.memory import MemoryNotebook
 from gateway.notebook.stored import StoredNotebook
 from gateway.settings.types import Settings
-from gateway.store.db import Database
 
 PRUNE_S = 3600.0  # how often old notes are looked for
 LAST_WRITES_S = 2.0  # for what waits when the process ends
 
 
 class Rooms:
-    """Notebook, journal and memory of one process. `hash_key`: of this installation's hashes."""
+    """Notebook, journal and memory of one process. `hash_key`: of this installation's hashes.
+
+    Raises: CommandFailed when the store cannot be opened.
+    """
 
     def __init__(
         self,
@@ -63,4 +66,4 @@ def _notebook(settings: Settings) -> Notebook:
     keeping = Keeping(notes.ttl_days, notes.max_mb)
     if notes.store == "memory":
         return MemoryNotebook(keeping)
-    return StoredNotebook(Database.open(settings.store_file), keeping)
+    return StoredNotebook(open_store(settings), keeping)

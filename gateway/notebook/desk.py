@@ -1,6 +1,6 @@
-"""The one thread that uses the notebook's database, for callers on an event loop. Knows no row.
+"""The one thread that uses the store's database, for callers on an event loop. Knows no row.
 
-Whatever the database does, a caller waits a second at most, and the loop never.
+Whatever the database does, a caller waits no longer than it said, and the loop never.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gateway.store.schema import STORE, bring_up_to_date
 
 log = structlog.get_logger(__name__)
 
-WAIT_S = 1.0  # for one answer; what is asked of it has a default
+WAIT_S = 1.0  # for one answer, where nothing else is said; what is asked of it has a default
 MOST_WAITING = 256  # jobs; more come only when the database stands still
 RETRY_S = 10.0  # after tables that could not be made
 
@@ -59,8 +59,8 @@ class Desk:
             self._jobs.put_nowait((Future(), lambda cursor: None))
         self._start_thread()
 
-    async def do(self, work: Callable[[Cursor], Result]) -> Result:
-        """The result of work that is one transaction. Raises: PortFault."""
+    async def do(self, work: Callable[[Cursor], Result], wait_s: float | None = None) -> Result:
+        """The result of work that is one transaction, if it comes in time. Raises: PortFault."""
         future: Future[Result] = Future()
         try:
             self._jobs.put_nowait((future, work))
@@ -68,7 +68,7 @@ class Desk:
             raise PortFault("busy") from None
         self._start_thread()
         try:
-            async with asyncio.timeout(self._wait_s):
+            async with asyncio.timeout(self._wait_s if wait_s is None else wait_s):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
             raise PortFault("timeout") from None
@@ -84,7 +84,7 @@ class Desk:
     def _start_thread(self) -> None:
         if self._thread is None:
             # A stuck database must not keep the process alive.
-            self._thread = Thread(target=self._work, name="notebook", daemon=True)
+            self._thread = Thread(target=self._work, name="store", daemon=True)
             self._thread.start()
 
     def _work(self) -> None:

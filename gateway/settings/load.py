@@ -27,6 +27,7 @@ from gateway.settings.types import (
     RouteSettings,
     ServerSettings,
     Settings,
+    StoreSettings,
     TokenPrices,
     WorkerHostSettings,
 )
@@ -58,6 +59,7 @@ class _File:
     prices: tuple[PriceSettings, ...] = ()
     keys: tuple[ClientKey, ...] = ()
     ledger: LedgerSettings = LedgerSettings()
+    store: StoreSettings = StoreSettings()
     journal: JournalSettings = JournalSettings()
     conductor: ConductorSettings = ConductorSettings()
 

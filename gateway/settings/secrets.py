@@ -42,4 +42,4 @@ def _read_file(path: Path) -> str:
 def _is_open_url(text: str) -> bool:
     """A database URL without a password is no secret and may stand in the file."""
     parts = urlsplit(text)
-    return parts.scheme in ("postgresql", "postgres") and parts.password is None
+    return parts.scheme in ("postgresql", "postgres", "sqlite") and parts.password is None

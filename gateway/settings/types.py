@@ -211,6 +211,13 @@ class LedgerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where every table but the ledger is: a SQLite or a PostgreSQL URL."""
+
+    url: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JournalSettings:
     """Where the conductor's journal is. `rotate_mb`: MiB of one file; `days`: it is kept."""
 
@@ -235,6 +242,7 @@ class Settings:
     worker: WorkerHostSettings | None = None
     engine: WorkerSettings = field(default_factory=WorkerSettings)
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
     journal: JournalSettings = field(default_factory=JournalSettings)
     conductor: ConductorSettings = field(default_factory=ConductorSettings)
     planning: Planning = Planning(profiles={}, default_profile="chat", packages={}, config_rev="")
@@ -246,9 +254,10 @@ class Settings:
         return self.server.state_dir.expanduser()
 
     @property
-    def store_file(self) -> Path:
-        """The database of every table but the ledger."""
-        return self.state_dir / "tandem.sqlite"
+    def store_target(self) -> str | Path:
+        """The database of every table but the ledger: a URL, or a file."""
+        url = self.store.url
+        return self.state_dir / "tandem.sqlite" if url is None else url.value
 
     @property
     def journal_dir(self) -> Path:

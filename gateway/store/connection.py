@@ -52,6 +52,19 @@ class NotebookStatements:
     read_version: str
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryStatements:
+    """The texts about memory notes, of one kind of database. Parameters stand in this order."""
+
+    add: str  # key_id, project, kind, text, fact_hash, session_hash, created_ms, last_used_ms
+    find: str  # key_id, project, fact_hash: the number of a note that is not deleted
+    replace: str  # by, key_id, project, old: unless it is pinned
+    search: str  # key_id, project, most: the notes in force, pinned and last used first
+    use: str  # now_ms, key_id, project, which
+    expire: str  # before_ms: rows of notes that were deleted then
+    trim: str  # key_id, project, kept: the notes beyond, used least lately, none that is pinned
+
+
 class Cursor(Protocol):
     """A cursor of Python's database interface (PEP 249), as far as we use it."""
 
@@ -111,12 +124,6 @@ class WriteConnection:
         except BaseException as fault:
             self._take_back(connection, fault)
             raise
-
-    def another(self) -> "WriteConnection":
-        """One more connection to the same database, for another thread."""
-        return WriteConnection(
-            self.connect, self.driver, self.statements, self._begin, self._rows_at_once
-        )
 
     def insert(self, cursor: Cursor, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Inserts rows, in their order. Raises: what the driver says."""

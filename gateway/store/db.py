@@ -124,13 +124,9 @@ class Database:
 
         Raises: NotTemporary, UnknownDatabase, BadAddress, NoDatabase, DriverMissing, OSError.
         """
-        if isinstance(target, Path) or "://" not in target:
-            return _open_sqlite(Path(target).expanduser(), only_below)
-        scheme, _, place = target.partition("://")
-        kind = scheme.partition("+")[0]  # without a driver's name
-        file = place.partition("?")[0].removeprefix("/")
-        if kind == "sqlite" and file and place.startswith("/"):
-            return _open_sqlite(Path(file).expanduser(), only_below)
+        if (file := file_of(target)) is not None:
+            return _open_sqlite(file, only_below)
+        kind, place = _parts_of(str(target))
         if kind in ("postgresql", "postgres"):
             return _open_postgres(f"postgresql://{place}", only_below)
         raise UnknownDatabase(kind)
@@ -163,6 +159,17 @@ class Database:
             return self._engines[name]
 
 
+def file_of(target: str | Path) -> Path | None:
+    """The SQLite file that a path or a URL names, None where it names none."""
+    if isinstance(target, Path) or "://" not in target:
+        return Path(target).expanduser()
+    kind, place = _parts_of(target)
+    file = place.partition("?")[0].removeprefix("/")
+    if kind == "sqlite" and file and place.startswith("/"):
+        return Path(file).expanduser()
+    return None
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds the folder's lock: processes that would make the same file in it take turns."""
@@ -172,6 +179,12 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _parts_of(url: str) -> tuple[str, str]:
+    """The kind of database, without a driver's name, and where it is."""
+    scheme, _, place = url.partition("://")
+    return scheme.partition("+")[0], place
 
 
 def _open_sqlite(path: Path, only_below: Path | None) -> Database:

@@ -4,6 +4,7 @@
 says when that is due. So nothing at run time builds SQL, and writing needs no SQLAlchemy.
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from textwrap import wrap
@@ -76,23 +77,12 @@ def compiled(dialect_name: str) -> Statements:
         "find_version": (finding(dialect_name, VERSION_TABLE), ()),
         "read_version": (reading(VERSION_TABLE), ()),
     }
-    texts = {name: text_of(dialect_name, *statement) for name, statement in made.items()}
-    return Statements(**texts)
+    return Statements(**texts_of(dialect_name, made))
 
 
 def render() -> str:
     """The module `statements` as it should be."""
-    lines = [PREFACE]
-    for name, columns in (("ROW", ROW), ("BRIEF", BRIEF), ("HEAD", HEAD)):
-        names = " ".join(f'"{column}",' for column in columns)
-        lines.append(f"{name} = (\n" + "".join(f"    {line}\n" for line in lines_of(names)) + ")\n")
-    for name, dialect_name in (("SQLITE", "sqlite"), ("POSTGRESQL", "postgresql")):
-        texts = compiled(dialect_name)
-        lines.append(f"\n{name} = Statements(\n")
-        for field in fields(Statements):
-            lines.append(f"    {field.name}={string(getattr(texts, field.name))},\n")
-        lines.append(")\n")
-    return "".join(lines)
+    return module_of(PREFACE, compiled, {"ROW": ROW, "BRIEF": BRIEF, "HEAD": HEAD})
 
 
 def _closing(dialect_name: str) -> Any:
@@ -154,8 +144,31 @@ def literal(text: str) -> Any:
     return literal_column(f"'{text}'")
 
 
-def text_of(dialect_name: str, statement: Any, names: tuple[str, ...]) -> str:
-    """A statement as text. `names`: of its parameters, in their order."""
+def texts_of(dialect_name: str, made: Mapping[str, tuple[Any, tuple[str, ...]]]) -> dict[str, str]:
+    """Statements as texts, each from what made it and the names of its parameters in order."""
+    return {name: _text_of(dialect_name, *statement) for name, statement in made.items()}
+
+
+def module_of(
+    preface: str, compiled: Callable[[str], Any], columns: Mapping[str, tuple[str, ...]]
+) -> str:
+    """A module of frozen statements: names of `columns`, and what each dialect is `compiled` to."""
+    lines = [preface]
+    for name, listed in columns.items():
+        names = " ".join(f'"{column}",' for column in listed)
+        lines.append(
+            f"{name} = (\n" + "".join(f"    {line}\n" for line in _lines_of(names)) + ")\n"
+        )
+    for name, dialect_name in (("SQLITE", "sqlite"), ("POSTGRESQL", "postgresql")):
+        texts = compiled(dialect_name)
+        lines.append(f"\n{name} = {type(texts).__name__}(\n")
+        for field in fields(texts):
+            lines.append(f"    {field.name}={_string(getattr(texts, field.name))},\n")
+        lines.append(")\n")
+    return "".join(lines)
+
+
+def _text_of(dialect_name: str, statement: Any, names: tuple[str, ...]) -> str:
     dialect: Any
     if dialect_name == "postgresql":
         dialect = PGDialect_psycopg(paramstyle="format")  # type: ignore[no-untyped-call]
@@ -167,15 +180,14 @@ def text_of(dialect_name: str, statement: Any, names: tuple[str, ...]) -> str:
     return " ".join(str(result).split())
 
 
-def string(text: str) -> str:
+def _string(text: str) -> str:
     """A string as the source of a keyword's value, over as many lines as it takes."""
-    *pieces, last = lines_of(text)
+    *pieces, last = _lines_of(text)
     spaced = [f"{piece} " for piece in pieces] + [last]
     return "(\n" + "".join(f"        {_quoted(piece)}\n" for piece in spaced) + "    )"
 
 
-def lines_of(text: str) -> list[str]:
-    """A long text as lines of source."""
+def _lines_of(text: str) -> list[str]:
     return wrap(text, LINE_CHARS, break_on_hyphens=False, break_long_words=False)
 
 

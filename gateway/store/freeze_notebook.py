@@ -4,7 +4,6 @@
 the tables; a test says when that is due.
 """
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from sqlalchemy import (
 )
 
 from gateway.store.connection import NotebookStatements
-from gateway.store.freeze import finding, insert_into, lines_of, reading, string, text_of
+from gateway.store.freeze import finding, insert_into, module_of, reading, texts_of
 from gateway.store.notebook_tables import notes, sessions
 
 VERSION_TABLE = "store_version"  # of Alembic
@@ -60,23 +59,12 @@ def compiled(dialect_name: str) -> NotebookStatements:
         "find_version": (finding(dialect_name, VERSION_TABLE), ()),
         "read_version": (reading(VERSION_TABLE), ()),
     }  # fmt: skip
-    texts = {name: text_of(dialect_name, *statement) for name, statement in made.items()}
-    return NotebookStatements(**texts)
+    return NotebookStatements(**texts_of(dialect_name, made))
 
 
 def render() -> str:
     """The module `notebook_statements` as it should be."""
-    lines = [PREFACE]
-    for name, columns in (("SESSION", SESSION), ("NOTE", NOTE)):
-        names = " ".join(f'"{column}",' for column in columns)
-        lines.append(f"{name} = (\n" + "".join(f"    {line}\n" for line in lines_of(names)) + ")\n")
-    for name, dialect_name in (("SQLITE", "sqlite"), ("POSTGRESQL", "postgresql")):
-        texts = compiled(dialect_name)
-        lines.append(f"\n{name} = NotebookStatements(\n")
-        for field in fields(NotebookStatements):
-            lines.append(f"    {field.name}={string(getattr(texts, field.name))},\n")
-        lines.append(")\n")
-    return "".join(lines)
+    return module_of(PREFACE, compiled, {"SESSION": SESSION, "NOTE": NOTE})
 
 
 def _saving_session(dialect_name: str) -> Any:

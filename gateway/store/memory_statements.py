@@ -1,11 +1,12 @@
 """The statements about memory notes, one text for each. Knows no driver.
 
-Made by `gateway.store.memory_queries` from the table: never edited.
+Made by `gateway.store.freeze_memory` from the table: never edited.
 """
 
-from gateway.store.memory import MemoryStatements
+from gateway.store.connection import MemoryStatements
 
 # fmt: off
+
 SQLITE = MemoryStatements(
     add=(
         "INSERT INTO memory_notes (key_id, project, kind, text, fact_hash, session_hash, "
@@ -44,6 +45,7 @@ SQLITE = MemoryStatements(
         "memory_notes.last_used_ms DESC, memory_notes.id DESC LIMIT 1000000 OFFSET ?)"
     ),
 )
+
 POSTGRESQL = MemoryStatements(
     add=(
         "INSERT INTO memory_notes (key_id, project, kind, text, fact_hash, session_hash, "

@@ -1,5 +1,6 @@
 """`tandem memory`: what it prints and changes."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 
 from conductor.memory.notes import Draft, MemoryEntry, MemoryScope
 from gateway.cli import main
+from gateway.notebook.desk import Desk
+from gateway.notebook.memory_notes import MemoryStore
 from gateway.store.db import Database
-from gateway.store.memory import MemoryTable
 from gateway.store.memory_desk import list_notes
 from gateway.store.migrate import migrate
 from gateway.store.schema import STORE
@@ -29,14 +31,15 @@ def database(config: Path) -> Database:
     """The store with three notes."""
     made = Database.open(config.parent / "state" / "tandem.sqlite", only_below=config.parent)
     migrate(made, STORE)
-    table = MemoryTable.of(made)
+    desk = Desk(made)
     bakery, none = MemoryScope("laptop", "bakery"), MemoryScope("desk")
-    table.add([
+    entries = [
         MemoryEntry(bakery, Draft("fact", "flour is in the cellar"), "5e55", NOW),
         MemoryEntry(none, Draft("todo", LONG), "7a11", NOW),
         MemoryEntry(bakery, Draft("fact", "flour is upstairs", replaces=1), "5e55", NOW),
-    ])  # fmt: skip
-    table.close()
+    ]
+    asyncio.run(MemoryStore(made, desk).add(entries))
+    desk.close(60)
     return made
 
 
@@ -102,6 +105,45 @@ def test_where_serve_has_not_been_nothing_is_made(
     assert run(config, "list") == 1
     assert "there is no store at" in capsys.readouterr().err
     assert not (config.parent / "state").exists()
+
+
+def test_notes_are_those_of_the_database_that_the_store_names(
+    config: Path, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = config.parent / "elsewhere" / "notes.sqlite"
+    with config.open("a") as file:
+        file.write(f"store: {{url: 'sqlite:///{elsewhere}'}}\n")
+    assert run(config, "list") == 1
+    assert f"there is no store at {elsewhere}" in capsys.readouterr().err
+    assert not elsewhere.parent.exists()
+    elsewhere.parent.mkdir()
+    assert database.path is not None
+    database.writer.close()
+    database.path.rename(elsewhere)
+    assert run(config, "show", "3") == 0
+    assert "flour is upstairs" in capsys.readouterr().out
+
+
+def test_a_store_that_cannot_be_opened_is_one_sentence(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with config.open("a") as file:
+        file.write("store: {url: 'sqlite://host/notes'}\n")
+    assert run(config, "list") == 1
+    assert "the store cannot be opened: A database address begins" in capsys.readouterr().err
+
+
+@pytest.mark.postgres
+def test_notes_may_stand_in_postgresql(
+    config: Path, postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with config.open("a") as file:
+        file.write(f"store: {{url: 'file:{config.parent}/url'}}\n")
+    (config.parent / "url").write_text(postgres_url)
+    (config.parent / "url").chmod(0o600)
+    assert run(config, "list") == 0
+    assert capsys.readouterr().out == ""
+    assert run(config, "rm", "1") == 1
 
 
 def test_a_database_of_before_gets_its_tables(

@@ -253,6 +253,17 @@ def test_a_database_url_may_stand_open_only_without_a_password(tmp_path: Path) -
     assert any("by reference" in p for p in problems(tmp_path, text))
 
 
+def test_the_store_is_a_file_of_the_state_folder_or_where_its_url_says(tmp_path: Path) -> None:
+    usual = read(tmp_path, "worker: {}\nserver: {state_dir: /var/tandem}")
+    assert usual.store_target == Path("/var/tandem/tandem.sqlite")
+    for url in ("sqlite:////var/notes.sqlite", "postgresql://me@host/db"):
+        assert read(tmp_path, f"worker: {{}}\nstore: {{url: '{url}'}}").store_target == url
+    text = "worker: {}\nstore: {url: postgresql://me:pw@host/db}"
+    assert any("by reference" in p for p in problems(tmp_path, text))
+    secret = read(tmp_path, "worker: {}\nstore: {url: 'env:DB'}", {"DB": "postgresql://a:b@h/d"})
+    assert secret.store_target == "postgresql://a:b@h/d" and "a:b" not in repr(secret)
+
+
 def test_places_are_looked_at_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

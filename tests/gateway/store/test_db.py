@@ -16,6 +16,7 @@ from gateway.store.db import (
     NoDatabase,
     NotTemporary,
     UnknownDatabase,
+    file_of,
 )
 from gateway.store.migrate import migrate
 
@@ -143,6 +144,23 @@ def test_every_name_of_postgresql_leads_to_psycopg(scheme: str) -> None:
 def test_an_address_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(UnknownDatabase):
         Database.open(url)
+
+
+@pytest.mark.parametrize(
+    ("target", "file"),
+    [
+        ("~/notes.sqlite", "/home/me/notes.sqlite"),
+        ("sqlite:///~/notes.sqlite", "/home/me/notes.sqlite"),
+        ("sqlite:////var/notes.sqlite?timeout=5", "/var/notes.sqlite"),
+        ("postgresql://db/notes", None),
+        ("sqlite://db/notes", None),
+    ],
+)
+def test_a_file_is_known_before_it_is_opened(
+    target: str, file: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert file_of(target) == (None if file is None else Path(file))
 
 
 def test_a_missing_driver_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,14 @@ from dataclasses import astuple
 
 import pytest
 
-from gateway.store import freeze, freeze_notebook, notebook_statements, statements
+from gateway.store import (
+    freeze,
+    freeze_memory,
+    freeze_notebook,
+    memory_statements,
+    notebook_statements,
+    statements,
+)
 from gateway.store.tables import ledger
 
 
@@ -18,6 +25,13 @@ def test_what_is_frozen_of_the_notebook_is_what_its_tables_say() -> None:
     assert freeze_notebook.TARGET.read_text() == freeze_notebook.render()
     for frozen in (notebook_statements.SQLITE, notebook_statements.POSTGRESQL):
         assert all(" ".join(text.split()) == text for text in astuple(frozen))
+
+
+def test_what_is_frozen_of_memory_notes_is_what_their_table_says() -> None:
+    """Red after a change of the table: `python -m gateway.store.freeze_memory`."""
+    assert freeze_memory.TARGET.read_text() == freeze_memory.render()
+    assert freeze_memory.compiled("sqlite") == memory_statements.SQLITE
+    assert freeze_memory.compiled("postgresql") == memory_statements.POSTGRESQL
 
 
 @pytest.mark.parametrize("name", ["sqlite", "postgresql"])

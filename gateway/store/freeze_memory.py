@@ -1,17 +1,16 @@
 """Compiles the statements about memory notes that requests need, and freezes them as text.
 
-`python -m gateway.store.memory_queries` writes `memory_statements.py` anew after a change of the
+`python -m gateway.store.freeze_memory` writes `memory_statements.py` anew after a change of the
 table; a test says when that is due. Serves no request.
 """
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, bindparam, literal_column, null, select
 
-from gateway.store.freeze import insert_into, string, text_of
-from gateway.store.memory import MemoryStatements
+from gateway.store.connection import MemoryStatements
+from gateway.store.freeze import insert_into, module_of, texts_of
 from gateway.store.notebook_tables import memory_notes
 
 EVERY = 1_000_000  # rows: SQLite skips some only where it is told how many it may take
@@ -20,10 +19,10 @@ TARGET = Path(__file__).with_name("memory_statements.py")
 PREFACE = '''\
 """The statements about memory notes, one text for each. Knows no driver.
 
-Made by `gateway.store.memory_queries` from the table: never edited.
+Made by `gateway.store.freeze_memory` from the table: never edited.
 """
 
-from gateway.store.memory import MemoryStatements
+from gateway.store.connection import MemoryStatements
 
 # fmt: off
 '''
@@ -44,20 +43,12 @@ _LATEST_USED = (_note.last_used_ms.desc(), _note.id.desc())
 
 def compiled(dialect_name: str) -> MemoryStatements:
     """The statements of one kind of database."""
-    made = _queries(dialect_name)
-    return MemoryStatements(**{name: text_of(dialect_name, *made[name]) for name in made})
+    return MemoryStatements(**texts_of(dialect_name, _queries(dialect_name)))
 
 
 def render() -> str:
     """The module `memory_statements` as it should be."""
-    lines = [PREFACE]
-    for name, dialect_name in (("SQLITE", "sqlite"), ("POSTGRESQL", "postgresql")):
-        texts = compiled(dialect_name)
-        lines.append(f"{name} = MemoryStatements(\n")
-        for field in fields(MemoryStatements):
-            lines.append(f"    {field.name}={string(getattr(texts, field.name))},\n")
-        lines.append(")\n")
-    return "".join(lines)
+    return module_of(PREFACE, compiled, {})
 
 
 def _queries(dialect_name: str) -> dict[str, tuple[Any, tuple[str, ...]]]:
