@@ -71,6 +71,7 @@ class EventStream:
         self._whole_bytes = 0
         self._unpack: Callable[[bytes], bytes] | None = None
         self._ready: deque[dict[str, Any]] = deque()
+        self._fault: ApiError | None = None
         self._is_over = False
         head = _head(backend, len(body))
         self._sending = asyncio.create_task(
@@ -84,6 +85,8 @@ class EventStream:
         """
         try:
             while not self._ready:
+                if self._fault is not None:  # what came before it is read first
+                    raise self._fault
                 if self._is_over:
                     return None
                 if not await self._read_some():
@@ -194,7 +197,9 @@ class EventStream:
             self.is_done = True
         if body.get("error") and body.get("choices") is None:
             words = json.dumps(body["error"], ensure_ascii=False).encode(errors="replace")
-            raise _in_band_error(words, self._quoted(words))
+            self._fault = _in_band_error(words, self._quoted(words))
+            self._is_over = True
+            return
         self._ready.append(body)
 
     def _quoted(self, words: bytes) -> str:

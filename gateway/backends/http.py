@@ -148,6 +148,8 @@ class HttpRun:
                 ask = self._after_fault(leg, stream, fault)
             leg.status = stream.status
             await stream.close()
+        if self._stop is not None and self._stop.keep_calls is not None:
+            self._written.keep(self._stop.keep_calls)
         for event in self._written.call_events():
             yield event
         yield self._finished()

@@ -18,13 +18,13 @@ class ThinkTags:
 
     def __init__(self, *, is_closed: bool = False) -> None:
         self._held = ""
-        self._place: Literal["start", "inside", "behind", "out"] = "start"
+        self._place: Literal["start", "opened", "inside", "behind", "out"] = "start"
         self._is_closed = is_closed
 
     @property
     def is_inside(self) -> bool:
         """Whether a block was opened and not closed."""
-        return self._place == "inside"
+        return self._place in ("opened", "inside")
 
     def close(self) -> None:
         """Reasoning came another way: none stands in the text."""
@@ -40,7 +40,7 @@ class ThinkTags:
 
     def end(self) -> list[tuple[Kind, str]]:
         """What was held back: half a tag is none."""
-        kind: Kind = "reasoning" if self._place == "inside" else "text"
+        kind: Kind = "reasoning" if self.is_inside else "text"
         held, self._held = self._held, ""
         return [(kind, held)] if held else []
 
@@ -49,6 +49,10 @@ class ThinkTags:
         match self._place:
             case "start":
                 return self._begin()
+            case "opened":
+                if self._held:
+                    self._held, self._place = self._held.removeprefix("\n"), "inside"
+                return self._place == "inside"
             case "inside":
                 return self._read(found)
             case "behind":
@@ -65,8 +69,8 @@ class ThinkTags:
         tag = CLOSE if self._is_closed else OPEN
         bare = self._held.lstrip()
         if bare.startswith(tag):
-            self._held = bare[len(tag) :].removeprefix("\n")
-            self._place = "behind" if self._is_closed else "inside"
+            self._held = bare[len(tag) :]
+            self._place = "behind" if self._is_closed else "opened"
             return True
         blanks = len(self._held) - len(bare)
         if blanks <= MOST_BLANKS and tag.startswith(bare):
