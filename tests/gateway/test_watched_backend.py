@@ -20,6 +20,7 @@ from conductor.monitor.verdicts import (
     Stop,
 )
 from proto.chat import AnswerFormat
+from proto.plan import Segment
 from tests.fakes.backend import Gate, Reply
 from tests.gateway.managed_backend import (
     TOOL,
@@ -328,3 +329,50 @@ async def test_a_monitor_is_told_what_there_is(tmp_path: Path) -> None:
     assert [(one.name, json.loads(one.arguments), one.is_sent) for one in made.calls] == [
         ("look", {"at": "x"}, False)
     ]
+
+
+async def test_a_whole_call_before_a_cut_one_goes_out_and_the_end_is_the_limits(
+    tmp_path: Path,
+) -> None:
+    up = (GOOD, call(1, "c3", "look", '{"at":"y'), *end("length"))
+    async with stage(tmp_path, up) as on:
+        choice = (await on.ask(tools=[TOOL])).json()["choices"][0]
+    assert [one["id"] for one in choice["message"]["tool_calls"]] == ["c2"]
+    assert choice["finish_reason"] == "length"
+
+
+async def test_a_call_that_was_thrown_away_is_hidden(tmp_path: Path) -> None:
+    two = (GOOD, call(1, "b", "look", '{"at":"y"}'), *end("tool_calls", **usage(9, 10)))
+    monitor = Scripted(calls={0: Stop("tool_calls", keep_calls=1)})
+    async with stage(tmp_path, two, monitor=monitor) as on:
+        await on.ask(tools=[TOOL])
+        row = await on.gateway.row()
+    assert (row.upstream_output_tokens, row.hidden_tokens, row.completion_tokens) == (10, 4, 6)
+
+
+async def test_one_request_without_counts_makes_the_whole_an_estimate(tmp_path: Path) -> None:
+    monitor = Scripted(ends={0: Inject("Now: ")})
+    first, second = (thought("x"), *end(**usage(5, 1))), (text("yes"), *end())
+    async with stage(tmp_path, first, second, monitor=monitor, flavor="vllm") as on:
+        await on.ask()
+        row = await on.gateway.row(1)
+    assert (row.usage_source, row.completion_tokens) == ("estimated", 2)
+
+
+async def test_a_count_that_stands_still_adds_no_tokens(tmp_path: Path) -> None:
+    up = (event({"content": "ab"}, usage=usage(7, 3)), event({"content": "c"}, usage=usage(7, 3)))
+    monitor = Scripted()
+    async with stage(tmp_path, (*up, *end()), monitor=monitor, flavor="vllm") as on:
+        await on.ask()
+    assert [block.tokens for block in monitor.told if isinstance(block, Block)] == [3, 0]
+
+
+async def test_notes_of_one_message_keep_their_places_and_their_order(tmp_path: Path) -> None:
+    segments = (
+        Segment("a", "note", 0, "<1>"),
+        Segment("b", "note", 0, "<2>"),
+        Segment("c", "hidden", 0, "<0>", offset=1),
+    )
+    async with stage(tmp_path, (text("a"), *end()), segments=segments) as on:
+        await on.ask()
+    assert on.sent()["messages"][0]["content"] == "h<0>i<1><2>"
