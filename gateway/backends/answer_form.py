@@ -17,8 +17,9 @@ _REGEX_SIGNS = re.compile(r"([\\.^$*+?{}\[\]|()])")
 _CHOICE = "choice"  # the member that holds it where only JSON can be asked for
 
 
-def form_fields(form: AnswerFormat, flavor: Flavor) -> Body | None:
-    """What goes into a body so that the answer has this form; None where that cannot be asked."""
+def form_fields(form: AnswerFormat, flavor: Flavor, *, is_new: bool = True) -> Body | None:
+    """What goes into a body so that the answer has this form; None where that cannot be asked.
+    `is_new`: as in `choice_fields`."""
     match form.kind:
         case "text":
             return {}
@@ -27,7 +28,7 @@ def form_fields(form: AnswerFormat, flavor: Flavor) -> Body | None:
         case "json_schema":
             return _schema_fields(form.spec)
         case "choice" if flavor in ("vllm", "sglang", "llamacpp") and isinstance(form.spec, list):
-            return choice_fields([str(one) for one in form.spec], flavor)
+            return choice_fields([str(one) for one in form.spec], flavor, is_new=is_new)
         case "regex" | "grammar":
             name = _FREE_FORMS.get((flavor, form.kind))
             if name == "structured_outputs":

@@ -25,8 +25,11 @@ _PASSED = ("prompt_cache_key", "user", "metadata", "store", "service_tier", "saf
 _EFFORTS_OF_ALL = frozenset({"low", "medium", "high"})  # older servers refuse the others
 
 
-def chat_body(work: Work, model: str, flavor: Flavor, *, is_measured: bool = False) -> Body:
+def chat_body(
+    work: Work, model: str, flavor: Flavor, *, is_measured: bool = False, is_new: bool = True
+) -> Body:
     """The body of a streamed request. `is_measured`: with usage beside every delta, if possible.
+    `is_new`: as in `choice_fields`.
 
     Raises: ApiError 400 for a form of answer that this kind of backend cannot be held to.
     """
@@ -44,7 +47,7 @@ def chat_body(work: Work, model: str, flavor: Flavor, *, is_measured: bool = Fal
     if work.seed is not None:
         body["seed"] = work.seed
     body |= _thinking(work, flavor)
-    form = form_fields(call.answer_format, flavor)
+    form = form_fields(call.answer_format, flavor, is_new=is_new)
     if form is None:
         message = f"This model's backend cannot hold an answer to a {call.answer_format.kind}."
         raise ApiError(400, "unsupported_parameter", message, param="structured_outputs")

@@ -28,6 +28,9 @@ class EngineHost:
         """See `Host`."""
         return target_of_engine(self._engine.ready)
 
+    def saw_no_choice(self) -> None:
+        """See `Host`. A grammar held it: it was cut, and there is no other way to ask."""
+
     async def start(self, work: Work, entry: Entry, choice: int) -> EngineRun:
         """See `Host`. Raises: EngineLost; CodecFault for what no message can hold."""
         seed = self._seed if work.seed is None else work.seed

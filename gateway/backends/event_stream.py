@@ -71,8 +71,8 @@ class EventStream:
         self._whole_bytes = 0
         self._unpack: Callable[[bytes], bytes] | None = None
         self._ready: deque[dict[str, Any]] = deque()
+        self._fault: ApiError | None = None
         self._is_over = False
-        self._error: ApiError | None = None
         head = _head(backend, len(body))
         self._sending = asyncio.create_task(
             client.send(backend.origin, head, body, connect_s=backend.settings.connect_s)
@@ -85,8 +85,8 @@ class EventStream:
         """
         try:
             while not self._ready:
-                if self._error is not None:
-                    raise self._error
+                if self._fault is not None:  # what came before it is read first
+                    raise self._fault
                 if self._is_over:
                     return None
                 if not await self._read_some():
@@ -197,9 +197,10 @@ class EventStream:
             self.is_done = True
         if body.get("error") and body.get("choices") is None:
             words = json.dumps(body["error"], ensure_ascii=False).encode(errors="replace")
-            self._error = _in_band_error(words, self._quoted(words))  # behind what came before it
-        else:
-            self._ready.append(body)
+            self._fault = _in_band_error(words, self._quoted(words))
+            self._is_over = True
+            return
+        self._ready.append(body)
 
     def _quoted(self, words: bytes) -> str:
         """A backend's words as a client may read them."""

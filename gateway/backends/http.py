@@ -148,6 +148,8 @@ class HttpRun:
                 ask = self._after_fault(leg, stream, fault)
             leg.status = stream.status
             await stream.close()
+        if self._stop is not None and self._stop.keep_calls is not None:
+            self._written.keep(self._stop.keep_calls)
         for event in self._written.call_events():
             yield event
         yield self._finished()
@@ -170,7 +172,7 @@ class HttpRun:
         flavor, work = self._backend.settings.flavor, self._work
         self._body = chat_body(
             work, self._entry.upstream_model or work.call.model, flavor,
-            is_measured=self._is_measured,
+            is_measured=self._is_measured, is_new=self._backend.has_new_choice,
         )  # fmt: skip
         self.prompt_tokens = estimate("".join(prompt_texts(work)))
         verdict = self._watching.begin(self._facts(self.prompt_tokens))
@@ -254,9 +256,8 @@ class HttpRun:
             phase = "answer" if piece.kind == "text" else piece.kind
             block = Block(phase, piece.text, piece.tokens, self._room())
             verdict = self._watching.block(block, self._state(leg))
-            is_changed = isinstance(verdict, Continue) and verdict.text is not None
-            text = verdict.text if isinstance(verdict, Continue) and is_changed else piece.text
-            if (event := event_of(piece, text or "")) is not None:
+            changed = verdict.text if isinstance(verdict, Continue) else None
+            if (event := event_of(piece, piece.text if changed is None else changed)) is not None:
                 events.append(event)
             if isinstance(verdict, (CloseReasoning, Stop)):
                 leg.was_cut = True
@@ -356,22 +357,21 @@ class HttpRun:
 
     def _finished(self) -> Finished:
         written, stop = self._written, self._stop
-        now_s = self._place.now()
         self.calls = len(written.calls)
         self._book()
         return Finished(
             reason=written.finish if stop is None else stop.finish,
             detail=written.detail,
             usage=usage_of(self._entry),
-            timings=timings_of(self._entry, now_s),
+            timings=timings_of(self._entry, self._place.now()),
             thinking_closed_by=written.closed_by,
         )
 
     def _book(self) -> None:
         """Books every request of the answer, once."""
         self._is_booked = True
-        notes = sum(estimate(segment.text) for segment in self._work.plan.segments)
         if self._legs:
+            notes = sum(estimate(segment.text) for segment in self._work.plan.segments)
             book_legs(
                 self._entry,
                 self._legs,

@@ -23,6 +23,10 @@ class HttpHost:
         """See `Host`."""
         return target_of_backend(self._place.backend)
 
+    def saw_no_choice(self) -> None:
+        """See `Host`. Servers ignore what they do not know: the other name is tried next time."""
+        self._place.backend.has_new_choice = not self._place.backend.has_new_choice
+
     async def start(self, work: Work, entry: Entry, choice: int) -> HttpRun:
         """See `Host`. Raises: ApiError."""
         if work.choices > 1:

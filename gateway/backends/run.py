@@ -88,6 +88,9 @@ class Host(Protocol):
     @property
     def target(self) -> Target: ...
 
+    def saw_no_choice(self) -> None:
+        """An answer was none of the choices that it was to be one of."""
+
     async def start(self, work: Work, entry: Entry, choice: int) -> Run:
         """Begins answer number `choice` of those that the work asks for."""
 

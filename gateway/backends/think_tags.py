@@ -40,7 +40,7 @@ class ThinkTags:
 
     def end(self) -> list[tuple[Kind, str]]:
         """What was held back: half a tag is none."""
-        kind: Kind = "reasoning" if self._place == "inside" else "text"
+        kind: Kind = "reasoning" if self.is_inside else "text"
         held, self._held = self._held, ""
         return [(kind, held)] if held else []
 

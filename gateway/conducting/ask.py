@@ -19,6 +19,8 @@ from proto.events import Finished, TextDelta
 from proto.faults import CodecFault, Refusal
 from proto.plan import Plan, Thinking
 
+WRAPPING_TOKENS = 12  # of `{"choice":""}`, however they are cut
+
 
 class HostAsk:
     """Asks for one request, whose `entry` its rows belong to.
@@ -86,9 +88,10 @@ class HostAsk:
 
     async def _run(self, question: Question, row: Entry) -> Reply:
         began_s, text = self._now(), ""
-        params = Params(max_tokens=question.max_tokens, temperature=0.0)
-        plan = Plan(thinking=Thinking(on=False), lane="side")
         has_choice = self._host.target.has_choice
+        wrapping = 0 if has_choice or not question.choices else WRAPPING_TOKENS
+        params = Params(max_tokens=question.max_tokens + wrapping, temperature=0.0)
+        plan = Plan(thinking=Thinking(on=False), lane="side")
         call = _call(row.upstream_model or "", question, has_choice=has_choice)
         run = await self._host.start(Work(call, plan, params, 0, self._salt), row, 0)
         finished: Finished | None = None
@@ -106,8 +109,14 @@ class HostAsk:
             raise EngineLost
         row.finish_reason = finished.reason
         ms = round((self._now() - began_s) * 1000)
-        said = chosen(text, question.choices) if question.choices else None
-        return Reply(said or text, finished.choice_margin, ms)
+        if question.choices:
+            choice = chosen(text, question.choices)
+            if choice is None:
+                self._host.saw_no_choice()
+                row.error_type = "no_choice"
+                raise PortFault("no_choice")
+            text = choice
+        return Reply(text, finished.choice_margin, ms)
 
 
 def _word(fault: ApiError | Refusal | CodecFault | EngineLost) -> str:

@@ -1,4 +1,4 @@
-"""A backend with the conductor before it: what goes up, what clients see, what is booked."""
+"""A backend with the conductor before it: what goes up, what comes down, what is booked."""
 
 import asyncio
 import json
