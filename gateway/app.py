@@ -28,6 +28,7 @@ from gateway.observe.metrics import Metrics
 from gateway.operator import Operator
 from gateway.outbox import Outbox
 from gateway.pipeline import ManagedWay, Pipeline, Routing
+from gateway.preflight import CommandFailed
 from gateway.relay.client import UpstreamClient
 from gateway.relay.counting import Counting
 from gateway.relay.forward import Relay
@@ -187,14 +188,18 @@ class Gateway:
             raise SettingsError([exposure])
         auth, prices = Auth(settings), PriceList(settings.prices)
         routing = build_routing(settings, self.client, self.engine, self.pipeline.routing)
+        rooms = self.rooms
+        try:
+            managed = self._managed(settings)
+        except CommandFailed as fault:  # the store cannot be opened
+            raise SettingsError([str(fault)]) from fault
         self.settings, self.auth = settings, auth
         self.ledger.books.use_prices(prices.price)
         self.ledger.budgets.use(auth.budgets(), prices)
         self.pipeline.routing = routing
         if self.conducting is not None:
             self.conducting.planning = settings.planning
-        rooms = self.rooms
-        self.pipeline.managed = self._managed(settings) or self.pipeline.managed
+        self.pipeline.managed = managed or self.pipeline.managed
         if self.rooms is not None and self.rooms is not rooms:
             self.start(self.rooms.run())
         log.info("settings.applied", config_rev=settings.rev, need_restart=differing)

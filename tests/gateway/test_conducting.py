@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from gateway.app import Gateway
+from gateway.settings.load import SettingsError
 from gateway.settings.types import ConductorSettings, NotesSettings, WorkerHostSettings
 from proto.messages import Delta, MonitorEvent, Refused, Submit
 from tests.fakes.worker import FakeWorker, Script
-from tests.gateway.harness import Running, running_gateway
+from tests.gateway.harness import Running, backend, running_gateway
 
 ASKED = "Why does the second line of my parser fail today?"
 BODY = {"model": "TandemLLM", "messages": [{"role": "user", "content": ASKED}]}
@@ -169,3 +172,18 @@ async def test_a_profile_that_a_key_may_not_use_is_a_403(tmp_path: Path) -> None
             )  # fmt: skip
     assert (own.status_code, own.headers["x-tandem-profile"]) == (200, "tools")
     assert (other.status_code, other.json()["error"]["code"]) == (403, "profile_not_allowed")
+
+
+async def test_a_reload_whose_store_cannot_be_opened_leaves_everything_as_it_was(
+    tmp_path: Path,
+) -> None:
+    one = backend("http://127.0.0.1:1")
+    async with running_gateway(tmp_path, backends={"b": one}) as running:
+        gateway = running.gateway
+        before, routing = gateway.settings, gateway.pipeline.routing
+        gateway.settings.store_target.mkdir()  # type: ignore[union-attr]
+        led = replace(before, backends={"b": replace(one, conductor=True)}, rev="two")
+        with pytest.raises(SettingsError, match=r"tandem\.sqlite"):
+            gateway.apply(led)
+        assert (gateway.settings, gateway.pipeline.routing) == (before, routing)
+        assert gateway.rooms is None and gateway.pipeline.managed is None
