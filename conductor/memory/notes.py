@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from conductor.profiles import MemoryRules
+from conductor.tokens import estimated_tokens
 from proto.chat import Message
 
 MemoryKind = Literal["fact", "preference", "todo"]
@@ -138,10 +139,10 @@ def chosen(
     notes: Sequence[MemoryNote], words: Sequence[str], budget_tokens: int
 ) -> tuple[MemoryNote, ...]:
     """Those that a prompt gets: the most useful that fit. The budget is kept by an estimate."""
-    left = budget_tokens - tokens_about(PREFACE)
+    left = budget_tokens - estimated_tokens(PREFACE)
     taken = []
     for note in ranked(notes, words):
-        cost = tokens_about(_line(note))
+        cost = estimated_tokens(_line(note)) + 1
         if cost <= left:
             left -= cost
             taken.append(note)
@@ -152,11 +153,6 @@ def body_of(notes: Sequence[MemoryNote], *, may_write: bool) -> str:
     """What stands in the prompt; empty where there is nothing to say."""
     pieces = ["\n".join([PREFACE, *map(_line, notes)])] if notes else []
     return "\n\n".join([*pieces, HOW_TO_WRITE] if may_write else pieces)
-
-
-def tokens_about(text: str) -> int:
-    """An estimate on the safe side: three bytes a token, and one for the line's end."""
-    return len(text.encode(errors="replace")) // 3 + 1
 
 
 def _line(note: MemoryNote) -> str:

@@ -6,10 +6,11 @@ Only the last message can have one: everything before it was sent in an earlier 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from conductor.notes.render import Rendered, Say, estimated_tokens, render, says
+from conductor.notes.render import Rendered, Say, render, says
 from conductor.notes.replay import Replay, segment_of
 from conductor.profiles import NoteRules
 from conductor.session import SYSTEM_ROLES, Choice, History
+from conductor.tokens import estimated_tokens, rough_tokens
 from conductor.types import JournalLine, NoteRecord, TurnKind
 from proto.chat import ImagePart, Json, Message, Tool
 from proto.plan import Segment
@@ -132,7 +133,7 @@ def room_left(
         texts += [message.text, message.reasoning or ""]
         texts += [call.name + call.arguments for call in message.calls]
     texts += [f"{tool.name}{tool.description or ''}{tool.parameters or ''}" for tool in tools]
-    prompt_tokens = sum(map(estimated_tokens, texts))
+    prompt_tokens = sum(map(rough_tokens, texts))
     prompt_tokens += count * MESSAGE_TOKENS + images * IMAGE_TOKENS
     return context_tokens - answer_tokens - prompt_tokens
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from conductor.markers import marker_in
 from conductor.profiles import Rule
+from conductor.tokens import estimated_tokens
 from conductor.types import Package
 
 BEGIN, END = "\n\n<tandem_note>\n", "\n</tandem_note>\n"
-CHARS_PER_TOKEN = 3  # of ASCII text; code has more of them, so that the estimate is rather high
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,3 @@ def says(note: str, piece: str) -> bool:
     """Whether a piece stands in a note's text."""
     stripped = piece.strip("\n")
     return f"\n{stripped}\n" in note
-
-
-def estimated_tokens(text: str) -> int:
-    """About how many tokens a text has, rather too many than too few."""
-    ascii_count = len(text.encode("ascii", "ignore"))
-    return -(-ascii_count // CHARS_PER_TOKEN) + len(text) - ascii_count

@@ -37,11 +37,6 @@ class Replay:
         """The notes among them, without hidden texts."""
         return tuple(record for record in self.standing if record.kind == "note")
 
-    @property
-    def task_class(self) -> str | None:
-        """The kind of task that the newest note was written for."""
-        return self.notes[-1].task_class if self.notes else None
-
     def at(self, history: History) -> NoteRecord | None:
         """The note at the last message: there when this very turn was asked before."""
         places = _places(history)

@@ -14,10 +14,10 @@ from conductor.memory.notes import (
     fact_hash,
     ranked,
     scope_of,
-    tokens_about,
     words_of,
 )
 from conductor.profiles import MemoryRules
+from conductor.tokens import estimated_tokens
 from proto.chat import Message, Role, TextPart
 
 PROJECT = MemoryRules(read=True)
@@ -99,11 +99,11 @@ def test_of_one_day_s_notes_use_decides() -> None:
 
 def test_a_prompt_gets_what_fits() -> None:
     long, short = note(1, "long " * 60, day=5), note(2, "short")
-    line = tokens_about("- [2] fact: short")
-    assert chosen([long, short], (), tokens_about(PREFACE) + line) == (short,)
-    assert chosen([long, short], (), tokens_about(PREFACE) + line - 1) == ()
+    line = estimated_tokens("- [2] fact: short") + 1
+    assert chosen([long, short], (), estimated_tokens(PREFACE) + line) == (short,)
+    assert chosen([long, short], (), estimated_tokens(PREFACE) + line - 1) == ()
     assert chosen([long, short], (), 10_000) == (long, short)
-    assert chosen([short, note(3, "other")], (), tokens_about(PREFACE) + line) == (
+    assert chosen([short, note(3, "other")], (), estimated_tokens(PREFACE) + line) == (
         note(3, "other"),
     )
 
