@@ -18,7 +18,8 @@ from conductor.ports import PortFault, Ports, Question, Reply
 from conductor.profiles import ProfileFault
 from conductor.types import Facts, NoteRecord, Session, Target, TurnPlan
 from gateway.backends.base import Backend
-from gateway.conducting.facts import asked_of, target_of_backend
+from gateway.backends.http_host import target_of
+from gateway.conducting.facts import asked_of
 from gateway.errors import ApiError
 from gateway.preflight import CommandFailed
 from gateway.routing.table import RoutingTable
@@ -61,7 +62,7 @@ def explained(settings: Settings, body: dict[str, Any], headers: dict[str, str])
         can = (
             Target("engine")
             if backend is None
-            else target_of_backend(Backend(target.backend or "", backend))
+            else target_of(Backend(target.backend or "", backend))
         )
         raw = {name.encode(): value.encode() for name, value in headers.items()}
         told = Facts(

@@ -10,7 +10,6 @@ from conductor.types import Target
 from gateway.backends.engine import EngineLink
 from gateway.backends.engine_run import EngineRun
 from gateway.backends.run import Run, Work
-from gateway.conducting.facts import target_of_engine
 from gateway.ledger.entry import Entry
 from proto.events import Finished
 
@@ -26,7 +25,15 @@ class EngineHost:
     @property
     def target(self) -> Target:
         """See `Host`."""
-        return target_of_engine(self._engine.ready)
+        ready = self._engine.ready
+        if ready is None:
+            return Target("engine")
+        return Target(
+            "engine",
+            context_tokens=ready.max_len,
+            tokenizer_hash=ready.tokenizer_hash,
+            can_reason=ready.caps.reasoning,
+        )
 
     def saw_no_choice(self) -> None:
         """See `Host`. A grammar held it: it was cut, and there is no other way to ask."""

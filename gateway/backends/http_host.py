@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from conductor.types import Target
+from gateway.backends.base import SELF_SERVED, Backend
 from gateway.backends.http import HttpRun, Place
 from gateway.backends.run import Run, Work
-from gateway.conducting.facts import target_of_backend
 from gateway.errors import ApiError
 from gateway.ledger.entry import Entry
 from proto.events import Finished
@@ -21,7 +21,7 @@ class HttpHost:
     @property
     def target(self) -> Target:
         """See `Host`."""
-        return target_of_backend(self._place.backend)
+        return target_of(self._place.backend)
 
     def saw_no_choice(self) -> None:
         """See `Host`. Servers ignore what they do not know: the other name is tried next time."""
@@ -42,3 +42,14 @@ class HttpHost:
         entry.tool_calls = sum(run.calls for run in runs) or None
         if finished is not None:
             entry.thinking_closed_by = finished.thinking_closed_by
+
+
+def target_of(backend: Backend) -> Target:
+    """What an HTTP backend can do. Nobody knows its model's context or tokenizer."""
+    is_server = backend.settings.flavor in SELF_SERVED
+    return Target(
+        kind="server" if is_server else "cloud",
+        small_models=frozenset(backend.settings.small),
+        has_choice=is_server,
+        can_go_on=backend.can_go_on,
+    )

@@ -1,4 +1,4 @@
-"""What the conductor is told of a request: its headers, its body's shape, its target.
+"""What the conductor is told of a request: its headers and its body's shape.
 
 Knows no profile and no run.
 """
@@ -7,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from conductor.session import body_ids
-from conductor.types import Asked, Target
-from gateway.backends.base import SELF_SERVED, Backend
+from conductor.types import Asked
 from gateway.surfaces.params import ManagedRequest
 from proto.chat import Json
-from proto.messages import Ready
 
 # An older name of the same header, which some clients still send.
 _TASK_TYPE, _OLD_TASK_TYPE = "x-tandem-task-type", "x-freellm-task-type"
@@ -39,29 +37,6 @@ def asked_of(
         temperature=request.params.temperature,
         body_ids=body_ids(fields),
         schema_name=_schema_name(fields),
-    )
-
-
-def target_of_backend(backend: Backend) -> Target:
-    """What an HTTP backend can do. Nobody knows its model's context or tokenizer."""
-    settings = backend.settings
-    return Target(
-        kind="server" if settings.flavor in SELF_SERVED else "cloud",
-        small_models=frozenset(settings.small),
-        has_choice=settings.flavor in SELF_SERVED,
-        can_go_on=backend.can_go_on,
-    )
-
-
-def target_of_engine(ready: Ready | None) -> Target:
-    """What our own engine can do; `ready` None: nobody knows yet."""
-    if ready is None:
-        return Target("engine")
-    return Target(
-        "engine",
-        context_tokens=ready.max_len,
-        tokenizer_hash=ready.tokenizer_hash,
-        can_reason=ready.caps.reasoning,
     )
 
 
