@@ -17,7 +17,6 @@ from conductor.monitor.verdicts import (
     CloseReasoning,
     Constrain,
     Continue,
-    End,
     Inject,
     PromptFacts,
     Regenerate,
@@ -40,7 +39,7 @@ from gateway.ledger.entry import Entry, Outcome
 from gateway.relay.client import UpstreamClient
 from gateway.relay.connection import Clock, UpstreamBroken, UpstreamFault
 from gateway.relay.forward import busy_error, note_fault, upstream_error
-from proto.events import Event, Finished
+from proto.events import Event, Finished, TextDelta
 from proto.messages import MonitorEvent
 
 MOST_ROOM = 2**31 - 1  # tokens, where nobody says how many there may be
@@ -150,6 +149,8 @@ class HttpRun:
             await stream.close()
         if self._stop is not None and self._stop.keep_calls is not None:
             self._written.keep(self._stop.keep_calls)
+        if self._written.tail:
+            yield TextDelta(self._written.tail)
         for event in self._written.call_events():
             yield event
         yield self._finished()
@@ -314,16 +315,14 @@ class HttpRun:
                 written.correct(verdict.calls)
             self._carry_out(verdict, was_whole=True)
         if self._next is None and self._stop is None:
-            end = End(
-                finish=written.finish,
-                detail=written.detail,
-                has_text=bool(written.text.strip()),
-                calls=len(written.calls),
-                is_open=leg.reader.is_thinking or written.is_open,
-                is_in_call=written.is_in_call,
-                room=self._room(),
+            has_stops = bool(self._work.params.stop)
+            end = written.as_end(
+                is_thinking=leg.reader.is_thinking, has_stops=has_stops, room=self._room()
             )
-            self._carry_out(self._watching.end(end, self._state(leg)), was_whole=True)
+            verdict = self._watching.end(end, self._state(leg))
+            if isinstance(verdict, Continue) and verdict.text is not None:
+                written.tail = verdict.text
+            self._carry_out(verdict, was_whole=True)
 
     def _after_fault(self, leg: Leg, stream: EventStream, fault: Exception) -> Ask | None:
         """The next request where one of ours was not taken. Raises: ApiError for all else."""

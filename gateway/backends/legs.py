@@ -103,7 +103,9 @@ def book_legs(
         leg.book(leg.row, prompt + leg.ask.prefix_tokens)
         rows.append(leg.row)
     if entry.usage_source == "none":
-        return
+        if all(row.usage_source == "none" for row in rows):
+            return
+        entry.book_usage(prompt=prompt, completion=0, source="estimated")  # it wrote nothing
     if any(row.usage_source != "backend" for row in rows):
         entry.usage_source = "estimated"
     entry.book_hidden(note=note, hidden=hidden, is_estimated=bool(note or hidden), children=rows)

@@ -4,7 +4,8 @@ held, and what the next request goes on from. Knows no socket, no body and no mo
 
 from collections.abc import Iterator, Sequence
 
-from conductor.monitor.verdicts import Finish, MadeCall
+from conductor.monitor.ends import OWN_END
+from conductor.monitor.verdicts import End, Finish, MadeCall
 from gateway.backends.chat_reader import HeldCall, Piece, estimate
 from gateway.errors import ApiError
 from proto.chat import Call
@@ -13,6 +14,8 @@ from proto.events import CallArguments, CallEnd, CallStart, Event, ReasoningDelt
 # Finish reasons of servers that are not the standard ones; what is in neither is `stop`.
 _LENGTHS = frozenset({"length", "max_tokens", "max_length", "model_length"})
 _FAULTS = frozenset({"error", "abort", "aborted"})
+# Of an end that the model chose. A filter's is none.
+_OWN_ENDS = frozenset({None, "stop", "eos", "eos_token", "end_turn"})
 
 
 class Written:
@@ -26,6 +29,7 @@ class Written:
         self.hidden_tokens = 0
         self.is_in_call = False  # it ended inside one
         self.closed_by: str | None = None
+        self.tail = ""  # text that the monitor kept back until the end
         self._raw_finish: str | None = None
         self._call_tokens = 0
         forced = call.tool_choice.mode in ("required", "named")
@@ -93,6 +97,20 @@ class Written:
         """The calls, as a monitor sees them."""
         return tuple(
             MadeCall(index, call.name, call.arguments) for index, call in enumerate(self.calls)
+        )
+
+    def as_end(self, *, is_thinking: bool, has_stops: bool, room: int) -> End:
+        """The end, as a monitor sees it. `has_stops`: it may also be that of a stop string, and no
+        server says which. `is_thinking`: the server left a block of reasoning open."""
+        is_own = self._raw_finish in _OWN_ENDS and not has_stops
+        return End(
+            finish=self.finish,
+            detail=OWN_END if is_own else self.detail,
+            has_text=bool(self.text.strip()),
+            calls=len(self.calls),
+            is_open=is_thinking or self.is_open,
+            is_in_call=self.is_in_call,
+            room=room,
         )
 
     def correct(self, calls: Sequence[MadeCall]) -> None:

@@ -139,7 +139,8 @@ async def stage(
     monitor: Any = None,
     limits: dict[str, int] | None = None,
     segments: tuple[Segment, ...] = (),
-    thinking: bool = True,
+    planned: Callable[[Plan], Plan] = lambda plan: plan,
+    make_watch: Any = None,
     **settings: Any,
 ) -> AsyncIterator[Stage]:
     replies = [one if isinstance(one, Reply) else sse(*one) for one in answers]
@@ -162,10 +163,10 @@ async def stage(
         watched = None if monitor is None else MonitorPlan(tasks, **(limits or {}))
 
         def plan(found: Plan) -> Plan:
-            return replace(found, monitor=watched, segments=segments)
+            return planned(replace(found, monitor=watched, segments=segments))
 
         app = gateway.gateway
-        make = None if monitor is None else lambda plan, facts: monitor
+        make = make_watch if monitor is None else lambda plan, facts: monitor
 
         def host_at(one: Any) -> Planned:
             host = Planned(Place(one, app.client, app.ledger.books, make), plan)
