@@ -51,7 +51,7 @@ class Output:
         self._token_bytes, self._syntax = token_bytes, syntax
         self._call_ids: list[str] = []
         self._ids_used = 0
-        self.text = AnswerText(token_bytes, syntax, self.new_id)
+        self.text = self._new_text()
 
     @property
     def number(self) -> int:
@@ -67,6 +67,11 @@ class Output:
     def has_unsent(self) -> bool:
         """Whether tokens were written that did not go out yet."""
         return self.sent < len(self.log)
+
+    def take_any_name(self) -> None:
+        """Before the first token: a call of a tool that is not offered will be one too."""
+        self._syntax = replace(self._syntax, takes_any_name=True)
+        self.text = self._new_text()
 
     def write(self, token: int, *, is_end: bool) -> Written:
         """Reads a token of the model's."""
@@ -104,7 +109,7 @@ class Output:
         if self._held_from is not None and self._held_from >= length:
             self._held_from = None
         self._ids_used = 0
-        self.text = AnswerText(self._token_bytes, self._syntax, self.new_id)
+        self.text = self._new_text()
         for place, written in enumerate(self.log):
             if written.closes:
                 self.text.close_reasoning()
@@ -178,6 +183,9 @@ class Output:
     def let_go(self) -> None:
         """Holds no calls from now on."""
         self._held_from, self.holds_calls = None, False
+
+    def _new_text(self) -> AnswerText:
+        return AnswerText(self._token_bytes, self._syntax, self.new_id)
 
     def _hold(self, *, is_possible: bool) -> None:
         if self._held_from is None:

@@ -29,6 +29,7 @@ from conductor.monitor.verdicts import (
 )
 from proto.faults import Refusal
 from proto.messages import MonitorEvent
+from proto.plan import MonitorPlan
 from worker.grammar.closing import FormCloser
 from worker.grammar.forms import form_of
 from worker.grammar.matcher import GrammarFault, Matcher
@@ -44,6 +45,7 @@ MONITOR_FAILED = "monitor.failed"
 
 BUDGET_TASK = "D2"  # where it acts, it ends the reasoning at a line's end behind the budget,
 BUDGET_SLACK = 64  # tokens; and where it then did not, the worker does
+NAME_TASK = "C3"  # where it acts, it judges calls of tools that are not offered
 CLOSED_BY = {"D1": "loop", "D1b": "loop", "D2": "budget"}  # as the ledger calls it
 
 Point = Literal["before_prefill", "on_block", "on_calls", "on_end"]
@@ -79,9 +81,10 @@ class Watching:
             self._failed(run, fault)
             return
         run.out.holds_calls = submit.plan.tool_stream == "held"
-        task = plan.tasks.get(BUDGET_TASK)
-        if task is not None and task.mode == "act" and run.budget is not None:
+        if _acts(plan, BUDGET_TASK) and run.budget is not None:
             run.budget += BUDGET_SLACK
+        if _acts(plan, NAME_TASK) and run.out.holds_calls and facts.is_plain:
+            run.out.take_any_name()
         match self._ask(run, "before_prefill", facts):
             case Inject(text):
                 ids = self._encode(text)
@@ -330,6 +333,11 @@ class Watching:
         numbers = {name: float(value) for name, value in given if isinstance(value, int | float)}
         task, mode, reason = finding.task, finding.mode, finding.reason
         run.events.append(MonitorEvent(run.number, task, mode, reason, numbers or None))
+
+
+def _acts(plan: MonitorPlan, name: str) -> bool:
+    task = plan.tasks.get(name)
+    return task is not None and task.mode == "act"
 
 
 def _is_stopped(run: Run) -> bool:

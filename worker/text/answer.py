@@ -21,7 +21,8 @@ class AnswerSyntax:
     """How the answer of one request is to be read.
 
     `is_open`: the prompt leaves the reasoning open. `is_formed`: behind it a grammar is followed.
-    `most_calls`: None where there is no limit.
+    `most_calls`: None where there is no limit. `takes_any_name`: a call of a tool that is not
+    offered is one too, since a monitor will judge it.
     """
 
     stops: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class AnswerSyntax:
     tools: tuple[Tool, ...] = ()
     tool_stream: Stream = "live"
     most_calls: int | None = None
+    takes_any_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,11 @@ class AnswerText:
             is_formed=syntax.is_formed,
         )
         self._calls = CallText(
-            syntax.tools, stream=syntax.tool_stream, most_calls=syntax.most_calls, new_id=new_id
+            syntax.tools,
+            stream=syntax.tool_stream,
+            most_calls=syntax.most_calls,
+            new_id=new_id,
+            takes_any_name=syntax.takes_any_name,
         )
         self._search = StopSearch(syntax.stops)
         # A token shows one kind; what it lets out of another one waits for the next token.

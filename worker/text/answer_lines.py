@@ -6,12 +6,10 @@ A model that closes its reasoning twice, or closes what was never open, writes s
 import re
 
 from worker.text.call_syntax import CALL, CALL_END
+from worker.text.code_fence import CodeFence
 from worker.text.json_copy import BLANKS
 
-FENCE_CHARS = 100  # of a line's beginning, where a code fence is looked for
-
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})(.*)", re.DOTALL)
 
 
 class AnswerLines:
@@ -22,8 +20,7 @@ class AnswerLines:
         self._has_tools = has_tools
         self._held = ""  # a line that may be nothing but the marker
         self._is_plain = False  # this line has other text
-        self._head = ""
-        self._fence = ""  # the one that is open
+        self._fence = CodeFence()
         self._is_in_call = False
         self._tail = ""  # may begin a call's marker
 
@@ -32,7 +29,7 @@ class AnswerLines:
         out: list[str] = []
         for match in _LINE.finditer(text):
             part = match.group()
-            if not (self._is_plain or self._fence or self._is_in_call):
+            if not (self._is_plain or self._fence.marks or self._is_in_call):
                 part = self._held + part
                 is_marker = part.rstrip(BLANKS) == self._close
                 if is_marker and part.endswith("\n"):
@@ -53,25 +50,14 @@ class AnswerLines:
 
     def _note(self, part: str) -> None:
         """Follows what a later line would stand in."""
-        self._is_plain = True
-        self._head += part[: FENCE_CHARS - len(self._head)]
+        self._is_plain = not part.endswith("\n")
         if self._has_tools:
             seen = self._tail + part
             begun, ended = seen.rfind(CALL), seen.rfind(CALL_END)
             if begun != ended:
                 self._is_in_call = begun > ended
             self._tail = seen[-len(CALL) :]
-        if part.endswith("\n"):
-            if not self._is_in_call:
-                self._note_fence()
-            self._is_plain, self._head = False, ""
-
-    def _note_fence(self) -> None:
-        fence = _FENCE.match(self._head)
-        if fence is None:
-            return
-        run, behind = fence.groups()
-        if not self._fence:
-            self._fence = run if "`" not in behind else ""
-        elif run.startswith(self._fence) and not behind.strip():
-            self._fence = ""
+        if self._is_in_call and not self._is_plain:
+            self._fence.skip_line()
+        else:
+            self._fence.read(part)

@@ -1,5 +1,6 @@
 """What the notations of a tool call share: markers, and what reads one call. Knows no notation."""
 
+import re
 from typing import Literal, Protocol
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
@@ -9,6 +10,17 @@ FUNCTION = "<function="
 CallForm = Literal["hermes", "xml"]
 
 Outcome = Literal["reading", "done", "failed"]
+
+MOST_NAME_CHARS = 128
+_NAME = re.compile(r"[\w.:/-]+")
+
+
+class AnyName:
+    """Stands for the offered names where a call of any name is one, for somebody to judge."""
+
+    def __contains__(self, name: object) -> bool:
+        is_short = isinstance(name, str) and len(name) <= MOST_NAME_CHARS
+        return is_short and _NAME.fullmatch(str(name)) is not None
 
 
 class CallReader(Protocol):

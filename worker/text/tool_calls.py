@@ -1,8 +1,8 @@
 """Tool calls in the text of an answer, and the text around them. Knows no run and no surface.
 
 Reads tags, JSON inside tags, and a whole answer that is bare JSON, whichever a model was taught.
-Only offered names are calls; all else stays text as it was written. What comes out depends on
-the characters, never on how they were cut into pieces.
+Only offered names are calls, unless somebody judges the others; all else stays text as it was
+written. What comes out depends on the characters, never on how they were cut into pieces.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,8 @@ from proto.chat import Tool
 from proto.messages import CallPart
 from worker.text.bare_call import BareCall
 from worker.text.call_output import CallOutput, Stream
-from worker.text.call_syntax import CALL, CALL_END, FUNCTION, CallReader, held_length
+from worker.text.call_syntax import CALL, CALL_END, FUNCTION, AnyName, CallReader, held_length
+from worker.text.code_fence import CodeFence
 from worker.text.json_call import JsonCall
 from worker.text.json_copy import BLANKS
 from worker.text.xml_call import XmlCall
@@ -25,6 +26,7 @@ class CallText:
     """Text in, visible text and calls out. Held back is only what may be markup.
 
     `most_calls`: further ones are dropped. `new_id`: makes the id of a call that goes out.
+    `takes_any_name`: markup with a name that is not offered is a call too, but in code.
     """
 
     def __init__(
@@ -34,7 +36,9 @@ class CallText:
         stream: Stream,
         most_calls: int | None,
         new_id: Callable[[], str],
+        takes_any_name: bool = False,
     ) -> None:
+        self._fence = CodeFence() if takes_any_name else None
         self._tools = {tool.name: tool for tool in tools}
         self._output = CallOutput(stream, most_calls, new_id)
         self._where: _Where = "start"
@@ -152,15 +156,17 @@ class CallText:
         if text:
             self._is_edge = False
             self._output.say(text)
+            if self._fence is not None:
+                self._fence.read(text)
 
     def _read_marker(self, char: str) -> str:
         """A character where a call may begin; returns what is to be read once more."""
         token = self._token = self._token + char
         is_next = self._where == "next"
         if token == FUNCTION:
-            self._begin(XmlCall(self._tools))
+            self._begin(XmlCall(self._tools, takes_any_name=self._takes_any_name))
         elif token == "{":
-            self._begin(JsonCall(self._tools))
+            self._begin(JsonCall(AnyName() if self._takes_any_name else self._tools))
         elif is_next and token == CALL_END:
             self._where = "text"
         elif token in BLANKS or (is_next and token == "}"):  # a brace too many
@@ -173,6 +179,11 @@ class CallText:
             self._say("".join(self._raw))
             return token
         return ""
+
+    @property
+    def _takes_any_name(self) -> bool:
+        """Whether a call that begins here may have a name that is not offered."""
+        return self._fence is not None and not self._fence.is_code
 
     def _begin(self, reader: CallReader) -> None:
         self._raw.append(self._token)

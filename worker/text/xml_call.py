@@ -8,22 +8,29 @@ from collections.abc import Mapping
 from typing import Literal
 
 from proto.chat import Tool
-from worker.text.call_syntax import CALL, CALL_END, FUNCTION, Outcome, held_length
+from worker.text.call_syntax import CALL, CALL_END, FUNCTION, AnyName, Outcome, held_length
 from worker.text.call_values import parameter_types, value_json
 
 _FUNCTION_END = "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
+_TEXT = frozenset(("string",))
 _INSIDE = (_PARAMETER, _FUNCTION_END, CALL_END, FUNCTION, CALL)
 
 
 class XmlCall:
-    """A call from behind `<function=` to `</function>`, its values typed by the tool's schema."""
+    """A call from behind `<function=` to `</function>`, its values typed by the tool's schema.
 
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
+    `takes_any_name`: names that are not offered make a call too. Its values are texts, for whoever
+    finds out which tool was meant.
+    """
+
+    def __init__(self, tools: Mapping[str, Tool], *, takes_any_name: bool = False) -> None:
         self.name: str | None = None
         self.outcome: Outcome = "reading"
         self.unread = ""
         self._tools = tools
+        self._names = AnyName() if takes_any_name else tools
+        self._is_offered = True
         self._part: Literal["name", "between", "key", "value"] = "name"
         self._types: dict[str, frozenset[str] | None] = {}
         self._token = ""  # of a name, a key or a tag
@@ -59,15 +66,22 @@ class XmlCall:
             self._end()
 
     def _name(self, char: str) -> bool:
-        if char == ">" and self._token in self._tools:
+        if char == ">" and self._token in self._names:
             self.name, self._token, self._part = self._token, "", "between"
-            self._types = parameter_types(self._tools[self.name].parameters)
-        elif any(name.startswith(self._token + char) for name in self._tools):
+            self._is_offered = self.name in self._tools
+            if self._is_offered:
+                self._types = parameter_types(self._tools[self.name].parameters)
+        elif self._may_be_name(self._token + char):
             self._token += char
         else:
             self.outcome = "failed"
             return False
         return True
+
+    def _may_be_name(self, begun: str) -> bool:
+        if isinstance(self._names, AnyName):
+            return begun in self._names
+        return any(name.startswith(begun) for name in self._tools)
 
     def _between(self, char: str) -> None:
         """Between parameters only tags count; what else stands there is skipped."""
@@ -92,7 +106,8 @@ class XmlCall:
             key, self._token, self._part = self._token.strip(), "", "value"
             before = ", " if self._has_parameter else "{"
             before += json.dumps(key, ensure_ascii=False) + ": "
-            self._value = _XmlValue(self._types.get(key), before)
+            types = self._types.get(key) if self._is_offered else _TEXT
+            self._value = _XmlValue(types, before)
 
     def _read_value(self, text: str, at: int) -> int:
         assert self._value is not None
