@@ -4,6 +4,7 @@ One object watches one run. It changes hidden text, forms and ends; a fault in i
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal, Protocol
 
@@ -23,6 +24,7 @@ from conductor.monitor.verdicts import (
     Finish,
     Form,
     Inject,
+    MadeCall,
     Regenerate,
     Stop,
     Verdict,
@@ -38,6 +40,7 @@ from worker.output import Written
 from worker.run import PutIn, Run
 from worker.state.slot import Slot
 from worker.text.answer import Spoken
+from worker.types import Ending
 
 log = structlog.get_logger()
 
@@ -161,6 +164,7 @@ class Watching:
                     last.said = Spoken("text", said, last.said.calls)
                 if instead is not None:
                     replace_calls(run, instead)
+                    run.ending = _with_calls(run.ending, made_calls(run))
             case Constrain(spec, _):
                 self._again(run, slot, len(run.out.log) - 1, spec, None)
             case Regenerate(index, spec, note):
@@ -174,7 +178,7 @@ class Watching:
         finish: Finish = ended if ended in ("stop", "tool_calls") else "length"
         has_text = any(one.said.piece.strip() for one in run.out.log if _is_shown(one))
         end = End(
-            finish, run.ending.detail, has_text, text.calls, text.is_reasoning,
+            finish, run.ending.detail, has_text, len(made_calls(run)), text.is_reasoning,
             is_in_call=text.is_in_call, room=run.tokens_left,
         )  # fmt: skip
         match self._ask(run, "on_end", end):
@@ -263,6 +267,9 @@ class Watching:
         if behind < len(run.out.log):
             run.drop(behind)
         run.stop(finish)
+        if keep is not None:
+            said = last.said
+            last.said = Spoken(said.kind, said.piece.removesuffix(run.text.cut_call), said.calls)
         for one in run.out.log[run.out.sent :]:
             kept = tuple(part for part in one.said.calls if keep is None or part.index < keep)
             one.said = Spoken(one.said.kind, one.said.piece, kept)
@@ -342,6 +349,12 @@ def _acts(plan: MonitorPlan, name: str) -> bool:
 
 def _is_stopped(run: Run) -> bool:
     return run.ending is not None and run.ending.detail == "monitor"
+
+
+def _with_calls(ending: Ending, calls: Sequence[MadeCall]) -> Ending:
+    """The end of an answer that now has these calls."""
+    has_end = ending.finish in ("stop", "tool_calls")
+    return replace(ending, finish="tool_calls" if calls else "stop") if has_end else ending
 
 
 def _is_shown(one: Written) -> bool:

@@ -41,11 +41,14 @@ Result = tuple[str, list[tuple[str, str]]]
 class Reading:
     """A `CallText` and what came of it, checked to be well-formed parts."""
 
-    def __init__(self, stream: Stream = "live", most_calls: int | None = None) -> None:
+    def __init__(
+        self, stream: Stream = "live", most_calls: int | None = None, *, any_name: bool = False
+    ) -> None:
         ids = itertools.count()
         self.machine = CallText(
-            TOOLS, stream=stream, most_calls=most_calls, new_id=lambda: f"call_{next(ids)}"
-        )
+            TOOLS, stream=stream, most_calls=most_calls, new_id=lambda: f"call_{next(ids)}",
+            takes_any_name=any_name,
+        )  # fmt: skip
         self.at = 0
         self.text = ""
         self.pieces: list[list[str | CallPart]] = []
@@ -438,6 +441,60 @@ def test_a_sent_call_that_breaks_is_closed_and_its_block_skipped() -> None:
     assert (live.machine.calls, live.machine.is_in_call) == (1, True)
     held = read(f"{call}\n{xml('ping')}", "held")
     assert held.result == (call, [("ping", "{}")])
+
+
+UNKNOWN = {"name": "F_1", "arguments": {"i": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("written", "calls"),
+    [
+        (hermes('{"name": "nobody.at-all", "arguments": {"i": 1}}'), [("nobody.at-all", {"i": 1})]),
+        (xml("nobody", ("i", "1.50"), ("b", "True")), [("nobody", {"i": "1.50", "b": "True"})]),
+        (xml("finder"), [("finder", {})]),
+        (xml("f", ("i", "1")), [("f", {"i": 1})]),
+        (xml("f") + "\n" + hermes('{"name": "F"}'), [("f", {}), ("F", {})]),
+        ("`f` is it. " + hermes('{"name": "F"}'), [("F", {})]),
+        ("```\nx\n```\n" + hermes('{"name": "F"}'), [("F", {})]),
+    ],
+)
+def test_where_names_are_judged_a_call_of_any_is_one(written: str, calls: object) -> None:
+    reading = Reading("held", any_name=True).push(*written).finish()
+    assert [(name, json.loads(args)) for name, args in reading.calls] == calls
+    assert reading.result == Reading("held", any_name=True).push(written).finish().result
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        hermes('{"name": "no body", "arguments": {}}'),
+        hermes('{"name": "", "arguments": {}}'),
+        hermes(json.dumps({"name": "n" * 129})),
+        hermes('{"name": 7}'),
+        xml("no body"),
+        "<tool_call>\n<function=>\n</function></tool_call>",
+        xml("n" * 129),
+        json.dumps(UNKNOWN),
+        f"Like this:\n```xml\n{hermes(json.dumps(UNKNOWN))}\n```\n",
+        f"~~~\n{xml('nobody')}\n~~~",
+        f"Write `{hermes(json.dumps(UNKNOWN))}` for it.",
+    ],
+)
+def test_but_not_in_code_without_markup_or_by_what_is_no_name(written: str) -> None:
+    assert Reading("held", any_name=True).push(*written).finish().result == (written, [])
+
+
+def test_an_offered_name_in_code_is_a_call_as_ever() -> None:
+    written = f"```\n{xml('ping')}\n"
+    assert Reading("held", any_name=True).push(written).finish().calls == [("ping", "{}")]
+
+
+def test_what_a_limit_left_of_a_call_is_told_apart_from_the_text() -> None:
+    for cut in (hermes(OPEN).removesuffix("\n</tool_call>"), "<tool_call>\n<func"):
+        for is_cut in (True, False):
+            reading = Reading("held").push(f"So\n{cut}").finish(is_cut=is_cut)
+            assert reading.result == (f"So\n{cut}", [])
+            assert reading.machine.cut_text == (f"\n{cut}" if is_cut else "")
 
 
 def test_without_tools_all_text_goes_through_at_once() -> None:

@@ -97,6 +97,11 @@ class AnswerText:
         return self._calls.is_in_call
 
     @property
+    def cut_call(self) -> str:
+        """Of a call that a limit cut: what of it is text at the answer's end."""
+        return self._calls.cut_text
+
+    @property
     def is_clean(self) -> bool:
         """Whether no call has begun, and nothing is held back that may begin one."""
         return self._calls.is_clean

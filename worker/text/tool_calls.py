@@ -50,6 +50,7 @@ class CallText:
         self._is_edge = True  # nothing visible since the start or the last call
         self._has_call = False  # one was complete, dropped ones included
         self._has_cut = False
+        self.cut_text = ""  # of a call that a limit cut before anything of it went out
 
     @property
     def calls(self) -> int:
@@ -88,8 +89,7 @@ class CallText:
         if self._where == "call":
             self._finish_call(is_cut=is_cut)
         elif self._where == "head":
-            self._has_cut = is_cut
-            self._say("".join(self._raw) + self._token)
+            self._say_unread("".join(self._raw) + self._token, is_cut=is_cut)
         is_behind_call = self._is_edge and self._has_call and not self._held.strip()
         if self._where == "text" and not is_behind_call:
             self._say(self._held)
@@ -137,6 +137,8 @@ class CallText:
             return len(text)
         behind = found + len(CALL)
         at += behind - len(self._held)
+        if self._fence is not None:  # blanks end the line of a fence, even where they are dropped
+            self._fence.read(chunk[blank:found])
         self._where, self._held = "head", ""
         self._raw, self._token = [chunk[blank:behind]], ""
         return at
@@ -255,5 +257,10 @@ class CallText:
             self._output.drop()
         else:
             self._output.drop()
-            self._has_cut = is_cut
-            self._say("".join(self._raw))
+            self._say_unread("".join(self._raw), is_cut=is_cut)
+
+    def _say_unread(self, text: str, *, is_cut: bool) -> None:
+        """What may have become a call is text at the answer's end."""
+        self._has_cut = is_cut
+        self.cut_text = text if is_cut else ""
+        self._say(text)
