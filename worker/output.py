@@ -15,6 +15,9 @@ from proto.messages import CallPart, Delta, Kind, MonitorEvent
 from proto.plan import REASONING_PART, Segment
 from worker.limits import HELD_TOKENS
 from worker.text.answer import AnswerSyntax, AnswerText, Spoken
+from worker.text.call_syntax import CALL
+
+BARE_CALL = ("{", "`")  # how a call without markup begins
 
 
 @dataclass(slots=True)
@@ -165,20 +168,25 @@ class Output:
         return found
 
     def call_start(self, index: int) -> int | None:
-        """At which token a call began that did not go out; None where there is none."""
-        start = self._held_from
-        if start is None:
+        """At which token a call began that did not go out; None where there is none.
+
+        It is looked for between the call before it and what its end let out.
+        """
+        if self._held_from is None:
             return None
-        raw, marker = "", -1
-        offsets = []
-        for written in self.log[start:]:
+        parts = self.parts()
+        first = max(self._held_from, parts[index - 1][-1][0] if index - 1 in parts else 0)
+        last = parts[index][0][0] if index in parts else len(self.log) - 1
+        raw, offsets = "", []
+        for written in self.log[first : last + 1]:
             offsets.append(len(raw))
             raw += written.raw
-        for _ in range(index + 1):
-            marker = raw.find("<tool_call>", marker + 1)
-            if marker < 0:
-                return start if index == 0 else None
-        return start + max(n for n, offset in enumerate(offsets) if offset <= marker)
+        marker = raw.find(CALL)
+        if marker < 0:
+            is_bare = index == 0 and raw.lstrip()[:1] in BARE_CALL
+            return first if is_bare else None
+        start = first + max(n for n, offset in enumerate(offsets) if offset <= marker)
+        return None if start == first and index - 1 in parts else start
 
     def let_go(self) -> None:
         """Holds no calls from now on."""

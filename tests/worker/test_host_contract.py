@@ -17,7 +17,7 @@ from tests.hosts.cases import CASES, TOOLS, Case, Recorded, Shown, Writes
 from tests.hosts.contract import PLAYS, Played, check
 from worker.hosting import Hosting
 
-PLAIN = "{{ messages[0].content }}{# tools #}"
+CHOOSING = "{{ messages[0].content }}{# tools </think> #}"
 OPENING = "{{ messages[0].content }}\n<think>\n{# tools </think> #}"
 MOST = 12_000
 
@@ -64,7 +64,7 @@ def play(case: Case, mode: str, tasks: MonitorPlan | None = None) -> Played:
     first = raw(case.writes, is_closed=False)
     script = following(first, raw(case.then, is_closed=True))
     hosting = Hosting(make, TOKENIZER.encode_literal, COMPILER, "hermes", is_strict=True)
-    writer = writer_of(OPENING if is_reasoning else PLAIN)
+    writer = writer_of(OPENING if is_reasoning else CHOOSING)
     bench = Bench(script, writer=writer, max_len=MOST, hosting=hosting)
     bench.hello()
     plan = Plan(

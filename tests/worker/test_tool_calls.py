@@ -560,10 +560,10 @@ def test_twenty_thousand_characters_take_linear_time(kind: str) -> None:
 
     def seconds(count: int) -> float:
         reading = CallText(TOOLS, stream="live", most_calls=None, new_id=lambda: "")
-        began = time.perf_counter()
+        began = time.process_time()
         for char in answer[:count]:
             reading.push(char, 1)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     seconds(2_000)
     short, long = min(seconds(2_000) for _ in range(3)), seconds(20_000)

@@ -303,6 +303,31 @@ def test_a_call_that_did_not_go_out_is_written_again(lead: str, note: str | None
     assert len(watch.heard("on_calls")) == 2
 
 
+INSIDE = HERMES.replace("Köln", "<tool_call>")
+NOW = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+def test_the_second_call_is_written_again_and_the_first_stays():
+    """Whatever stands in the first one's arguments."""
+    watch = Scripted({"on_calls": once(Regenerate(1, CallForm("now")))})
+    script = then(f"{INSIDE}\n{HERMES}", f"{NOW}")
+    bench, done = _run(watch, script, call=_call(tools=TOOLS), plan=HELD)
+    assert [name for name, _ in _calls(bench)] == ["get_weather", "now"] and not _told(bench)
+    assert done.usage.completion_tokens == len(encode(f"{INSIDE}\n")) + len(encode(NOW)) + 1
+
+
+def test_a_call_without_a_beginning_of_its_own_is_not_written_again():
+    two = "<function=get_weather>\n</function>\n<function=now>\n</function>"
+    for text, index in ((f"<tool_call>\n{two}\n</tool_call>\n{NOW}", 1), (f"hm\n{HERMES}", 0)):
+        watch = Scripted({"on_calls": once(Regenerate(index, CallForm("now")))})
+        bench, done = _run(
+            watch, text, OPENING if index == 0 else PLAIN, call=_call(tools=TOOLS),
+            plan=Plan(thinking=Thinking(on=index == 0), monitor=NOTHING, tool_stream="held"),
+        )  # fmt: skip
+        assert _told(bench) == ["sent"] and done.finish == "tool_calls"
+        assert [name for name, _ in _calls(bench)][0] == "get_weather"
+
+
 def test_what_went_out_is_not_written_again():
     watch = Scripted({"on_calls": once(Regenerate(0, CallForm("now")))})
     bench, _ = _run(watch, HERMES, call=_call(tools=TOOLS))

@@ -104,7 +104,7 @@ class AnswerText:
     @property
     def is_clean(self) -> bool:
         """Whether no call has begun, and nothing is held back that may begin one."""
-        return self._calls.is_clean
+        return self._reasoning.is_clean and self._calls.is_clean
 
     def push(self, token: int, number: int) -> Spoken:
         """Takes the token with this number of the run."""

@@ -24,6 +24,11 @@ class AnswerLines:
         self._is_in_call = False
         self._tail = ""  # may begin a call's marker
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether the beginning of a line waits."""
+        return bool(self._held)
+
     def read(self, text: str) -> tuple[str, str | None]:
         """Text that may go out, and what follows the marker's line if there was one."""
         out: list[str] = []

@@ -76,6 +76,11 @@ class ReasoningText:
         return self._where in ("reasoning", "call")
 
     @property
+    def is_clean(self) -> bool:
+        """Whether nothing is held back but blanks."""
+        return not (self._held.strip() or self._answer.is_holding)
+
+    @property
     def closed_by(self) -> ClosedBy | None:
         """What ended the block; None when it is open or there was none."""
         return self._closed_by
