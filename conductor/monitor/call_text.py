@@ -48,7 +48,7 @@ class FoundCalls:
 def calls_in(text: str, names: Container[str], *, is_cut: bool) -> FoundCalls:
     """Calls that were meant, in order. `names`: offered tools, which a bare call must name.
 
-    `is_cut`: a limit ended the text, so that what is not closed is no call.
+    `is_cut`: a limit ended the text, so that what is not closed is no call, and a tag no stray one.
     """
     bare = _bare_calls(text, names, is_cut=is_cut)
     if bare:
@@ -68,7 +68,7 @@ def calls_in(text: str, names: Container[str], *, is_cut: bool) -> FoundCalls:
         calls += block.calls
         at = done = block.end
     kept.append(text[done:])
-    rest = _without_strays("".join(kept))
+    rest = "".join(kept) if is_cut else _without_strays("".join(kept))
     return FoundCalls(tuple(calls), rest.rstrip() if calls else rest)
 
 

@@ -178,6 +178,8 @@ def test_code_and_other_text_stay_as_they_are(held: str) -> None:
         '<tool_call>{"name": "now", "arguments": {"a": 1}',
         "<function=now><parameter=a>1</parameter>",
         '{"name": "now", "arguments": {}',
+        'So.\n<tool_call>\n{"name": "now", "argum',
+        "<tool_call>\n",
     ],
 )
 def test_what_a_limit_cut_is_no_call(held: str) -> None:
