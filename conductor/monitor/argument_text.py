@@ -4,7 +4,6 @@ Lines and units are counted within one text argument. Tables, CSV and blank line
 """
 
 import re
-from collections import Counter
 
 from conductor.monitor.pieces import Pieces
 from conductor.monitor.tasks import Params
@@ -12,6 +11,7 @@ from conductor.monitor.trail import Recurrences, Rolling, Trail
 
 MOST_LINES = 4096  # different ones that are counted
 MOST_LINE_CHARS = 1024  # a longer line is counted by its beginning
+LINES_APART = 2  # lines from one to the next that counts: in programs and records more lie between
 UNITS_APART = 4  # a unit may come that many times its length later, and counts on
 
 # An argument begins; a text of JSON begins or ends; a line ends, written as JSON or as it is.
@@ -46,19 +46,20 @@ class ArgumentText:
 
     def repeated(self) -> str | None:
         """At a decision: what the argument repeats, in a word."""
-        if self._most >= self._params.count("line_repeats"):
+        if self._has_line:
             return "line"
         return "unit" if self._has_unit else None
 
     def _begin(self) -> None:
         """An argument begins: what was counted in the one before does not count for it."""
         self._line = ""
-        self._lines: Counter[str] = Counter()
-        self._most = 0
-        self._has_unit = False
+        self._line_ids: dict[str, int] = {}
+        self._line_count = 0
+        self._has_line = self._has_unit = False
         size = self._params.count("unit_pieces")
         times = self._params.count("line_repeats")
         self._pieces, self._trail, self._unit = Pieces(), Trail(), Rolling(size)
+        self._lines = Recurrences(times=times, window=LINES_APART * times, apart=0)
         self._units = Recurrences(times=times, window=UNITS_APART * times * size, apart=size)
 
     def _step(self, step: str) -> None:
@@ -70,20 +71,25 @@ class ArgumentText:
         elif step == "\n" or (step == "\\n" and not self._is_tagged):
             self._end_line()
         else:
+            if step[0] == "\\" and not self._is_tagged:  # counted as what it stands for
+                step = "\t" if step == "\\t" else step[1:]
             if len(self._line) < MOST_LINE_CHARS:
                 self._line += step
             self._read_units(step)
 
     def _end_line(self) -> None:
         line, self._line = self._line.strip()[:MOST_LINE_CHARS], ""
+        self._line_count += 1
         self._read_units("\n")
         if len(line) < self._params.count("line_chars") or _TABULAR.search(line):
             return
         if not any(map(str.isalpha, line)):
             return
-        if line in self._lines or len(self._lines) < MOST_LINES:
-            self._lines[line] += 1
-            self._most = max(self._most, self._lines[line])
+        if line not in self._line_ids and len(self._line_ids) == MOST_LINES:
+            return
+        known = self._line_ids.setdefault(line, len(self._line_ids))
+        if self._lines.push(known, self._line_count) is not None:
+            self._has_line = True
 
     def _read_units(self, text: str) -> None:
         size = self._params.count("unit_pieces")

@@ -163,7 +163,7 @@ def called(answer: Answer) -> tuple[str, Any]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_loop_of_reasoning_is_closed_and_the_answer_follows(server: Server, stream: bool) -> None:
     answer = ask(
-        server, [user("Is the bridge safe?")], stream=stream, max_tokens=1200,
+        server, [user("Is the bridge safe?")], stream=stream, max_tokens=1200, stop=[".", "?"],
         chat_template_kwargs={"enable_thinking": True},
     )  # fmt: skip
     assert [task for task, _ in answer.acts] == ["D1"]

@@ -427,6 +427,16 @@ def test_tables_csv_and_short_lines_may_repeat(line: str) -> None:
     assert _write([*VARIED, *[line] * 60], escaped=False) == []
 
 
+def test_tabs_are_tabs_however_they_are_written() -> None:
+    assert _write([*VARIED, *["town\\tnorth\\topen"] * 60]) == []
+
+
+def test_a_line_that_recurs_in_every_record_is_none_of_a_loop() -> None:
+    record = ["    if value is None:", "        return {}", "    value += {}", ""]
+    lines = [line.format(i) for i in range(200) for line in record]
+    assert _write([*VARIED, *lines]) == []
+
+
 def test_what_varies_and_what_is_short_is_left_alone() -> None:
     assert _write(VARIED * 2) == []
     assert _write(["print(the_same_value)"] * 200) == []
