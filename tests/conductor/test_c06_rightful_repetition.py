@@ -1,6 +1,7 @@
 """Bug class 6: what repeats rightly. No task acts on it, wherever in an answer it stands."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,13 @@ TEXTS = {name: tokens_of(text) for name, text in rightful_texts()} | {
     f"256 times {token!r}": [*tokens_of(prose(14, 20)), *[token] * 256] for token in EQUAL_TOKENS
 }
 ALL = {name: "act" if task.can_act else "shadow" for name, task in TASKS.items()}
+ROOT = Path(__file__).parents[2]
+FILES = sorted(
+    path
+    for pattern in ("LICENSE", "*.md", "docs/**/*.md", "conductor/**/*.py", "worker/text/*.py")
+    for path in ROOT.glob(pattern)
+    if path.stat().st_size > 8_000
+)
 WRITE = Tool("write_file", None, {"type": "object", "properties": {"text": {"type": "string"}}})
 
 
@@ -46,3 +54,10 @@ def test_in_the_arguments_of_a_call(name: str) -> None:
     for written in (raw, tagged):
         calls = (MadeCall(0, "write_file", arguments),)
         assert found(("call", tokens_of(written)), calls=calls) == []
+
+
+def test_texts_and_programs_of_this_project() -> None:
+    assert len(FILES) >= 15
+    for path in FILES:
+        tokens = tokens_of(path.read_text())
+        assert found(("reasoning", tokens), ("answer", tokens)) == [], path.name

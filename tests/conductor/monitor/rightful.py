@@ -272,6 +272,46 @@ def _chinese(rng: random.Random, sentences: int) -> str:
     )
 
 
+def _clauses(rng: random.Random, count: int) -> str:
+    """Sections that say much of one thing after another, as licences and statutes do."""
+
+    def section(number: int) -> str:
+        a, b, c = rng.sample(NOUNS, 3)
+        days = rng.randint(5, 90)
+        return (
+            f"{number}.1 Where the {rng.choice(ADJECTIVES)} {a} is not delivered in time, the {b} "
+            f"shall, without prejudice to any other right under this Agreement, be entitled to "
+            f"withhold the {c} for {days} days.\n"
+            f"{number}.2 Notwithstanding section {number}.1, no {a} shall be deemed {b} unless a "
+            f"notice of the {c} has been given in writing. {sentence(rng)}\n"
+            f"{number}.3 Sections {number}.1 and {number}.2 shall not apply in cases of force "
+            "majeure.\n"
+        )
+
+    return "".join(map(section, range(1, count)))
+
+
+def _tiles(rng: random.Random, rows: int) -> str:
+    """A layer of a level as editors save it."""
+    data = [[rng.choice((0, 0, 0, 0, 1, 17)) for _ in range(32)] for _ in range(rows)]
+    return json.dumps({"name": "ground", "width": 32, "height": rows, "data": data})
+
+
+def _traces(rng: random.Random, count: int) -> str:
+    """Traces of one recursion after another."""
+
+    def trace() -> str:
+        name, part = rng.sample(NOUNS, 2)
+        frame = (
+            f'  File "/srv/{name}.py", line {rng.randint(9, 99)}, in {part}\n    {part}(x.left)\n'
+        )
+        repeated = f"  [Previous line repeated {rng.randint(90, 990)} more times]\n"
+        head = "Traceback (most recent call last):\n"
+        return f"{head}{frame * 3}{repeated}RecursionError: too deep in {name}\n"
+
+    return "".join(trace() for _ in range(count))
+
+
 def rightful_texts() -> Iterator[tuple[str, str]]:
     """Name and text. The random ones are the same in every run."""
     for seed in (1, 2):
@@ -300,6 +340,11 @@ def rightful_texts() -> Iterator[tuple[str, str]]:
         yield f"checklist {seed}", _list(rng, 120)
         yield f"diff {seed}", _diff(rng, 80)
         yield f"chinese {seed}", _chinese(rng, 300)
+        yield f"clauses {seed}", _clauses(rng, 40)
+        yield f"tiles {seed}", _tiles(rng, 60)
+        yield f"traces {seed}", _traces(rng, 30)
+        yield f"long level {seed}", _level(rng, 120, 80)
+        yield f"long chinese {seed}", _chinese(rng, 1200)
     yield "empty level", _empty_level(40, 20)
     yield "quiet log", _quiet_log(200)
     yield "tests", _tests(60)
