@@ -171,6 +171,45 @@ async def test_a_nudge_that_fails_leaves_the_answer_as_it_was(tmp_path: Path) ->
     assert (row.outcome, row.finish_reason) == ("succeeded", "stop")
 
 
+@pytest.mark.parametrize(
+    ("finish", "asked", "detail"),
+    [
+        ("stop", {}, "eos"),
+        ("end_turn", {}, "eos"),
+        ("stop", {"stop": ["x"]}, "stop"),  # it may have been that string
+        ("content_filter", {}, "content_filter"),
+        ("length", {}, "length"),
+    ],
+)
+async def test_an_end_is_the_models_own_where_nothing_else_may_have_ended_it(
+    tmp_path: Path, finish: str, asked: dict[str, Any], detail: str
+) -> None:
+    monitor = Scripted()
+    async with stage(tmp_path, (text("a"), *end(finish)), monitor=monitor) as on:
+        await on.ask(**asked)
+    assert [one.detail for one in monitor.told if isinstance(one, End)] == [detail]
+
+
+async def test_an_answer_of_which_only_the_further_request_was_counted_has_its_usage(
+    tmp_path: Path,
+) -> None:
+    monitor = Scripted(ends={0: Inject("Now: ")})
+    async with stage(tmp_path, end(), (text("yes"), *end()), monitor=monitor, flavor="vllm") as on:
+        answer = await on.ask()
+        row = await on.gateway.row(1)
+    assert answer.json()["usage"]["completion_tokens"] == row.completion_tokens == 1
+    assert (row.upstream_output_tokens, row.usage_source) == (0, "estimated")
+
+
+async def test_text_that_was_kept_back_until_the_end_comes_before_the_calls(tmp_path: Path) -> None:
+    monitor = Scripted(blocks={0: Continue(text="")}, ends={0: Continue(text="I look.")})
+    async with stage(tmp_path, (text("I look."), GOOD, *end("tool_calls")), monitor=monitor) as on:
+        _, events = await on.stream(tools=[TOOL])
+    deltas = [one["choices"][0]["delta"] for one in events if one != "[DONE]" and one["choices"]]
+    assert [delta["content"] for delta in deltas if delta.get("content")] == ["I look."]
+    assert list(deltas[0]) == ["role", "content"] and "tool_calls" in deltas[1]
+
+
 async def test_continuations_have_a_limit(tmp_path: Path) -> None:
     monitor = Scripted(ends={0: Inject("a"), 1: Inject("b")})
     async with stage(

@@ -20,6 +20,8 @@ OFFERED = [
     for tool in TOOLS
 ]
 
+PLAYS_HERE = [(*play, False) for play in PLAYS] + [(name, "act", True) for name in CASES]
+
 
 def events_of(writes: Writes) -> Iterator[bytes]:
     """An event for each token, as a server sends them; a call in two."""
@@ -54,8 +56,26 @@ def shown_of(choice: dict[str, Any]) -> Shown:
     return Shown(message.get("content") or "", calls, choice["finish_reason"])
 
 
-@pytest.mark.parametrize(("name", "mode"), PLAYS)
-async def test_a_case_has_one_verdict(tmp_path: Path, name: str, mode: str) -> None:
+def joined(events: list[Any]) -> dict[str, Any]:
+    """A streamed answer as one that is whole."""
+    chunks = [one for one in events if one != "[DONE]"]
+    message: dict[str, Any] = {"content": ""}
+    calls: dict[int, dict[str, str]] = {}
+    finish = None
+    for choice in (chunk["choices"][0] for chunk in chunks if chunk["choices"]):
+        finish = choice["finish_reason"] or finish
+        message["content"] += choice["delta"].get("content") or ""
+        for part in choice["delta"].get("tool_calls", ()):
+            made = calls.setdefault(part["index"], {"name": "", "arguments": ""})
+            for key, value in part["function"].items():
+                made[key] += value or ""
+    message["tool_calls"] = [{"function": made} for made in calls.values()]
+    (usage,) = [chunk["usage"] for chunk in chunks if chunk.get("usage")]
+    return {"choices": [{"message": message, "finish_reason": finish}], "usage": usage}
+
+
+@pytest.mark.parametrize(("name", "mode", "stream"), PLAYS_HERE)
+async def test_a_case_has_one_verdict(tmp_path: Path, name: str, mode: str, stream: bool) -> None:
     case = CASES[name]
     watches: list[Recorded] = []
 
@@ -71,18 +91,23 @@ async def test_a_case_has_one_verdict(tmp_path: Path, name: str, mode: str) -> N
     async with stage(
         tmp_path, *answers, planned=planned, make_watch=make, flavor="vllm", tokens_per_delta="one"
     ) as on:
-        answer = await on.ask(messages=conversation(case), tools=OFFERED)
+        asked = {"messages": conversation(case), "tools": OFFERED}
+        if stream:
+            answer, events = await on.stream(**asked)
+        else:
+            answer = await on.ask(**asked)
         rows = [await on.gateway.row(n) for n in range(len(on.up.seen))]
     if answer.status_code == 502:
         assert (mode, case.shadow) == ("shadow", BROKEN)
         return
+    whole = joined(events) if stream else answer.json()
     told = frozenset((one.task, one.mode) for one in on.runs[0].findings)
     written = sum(row.upstream_output_tokens or 0 for row in rows)
     shown, hidden = rows[-1].completion_tokens or 0, rows[-1].hidden_tokens or 0
-    usage = answer.json()["usage"]
+    usage = whole["usage"]
     is_usage_true = usage["completion_tokens"] == shown and written == shown + hidden
     (watch,) = watches
     check(
-        case, mode, Played(tuple(watch.said), told, shown_of(answer.json()["choices"][0]),
+        case, mode, Played(tuple(watch.said), told, shown_of(whole["choices"][0]),
                            is_usage_true),
     )  # fmt: skip
