@@ -267,6 +267,16 @@ def test_calls_in_place_of_those_that_are_held():
     assert [name for name, _ in _calls(live)] == ["get_weather"]  # the client has it
 
 
+def test_an_end_is_told_of_with_the_calls_that_the_client_will_get():
+    one = MadeCall(0, "now", "{}")
+    watch = Scripted({"on_calls": once(Continue(calls=(one,)))})
+    bench, done = _run(watch, _two(), call=_call(tools=TOOLS), plan=HELD)
+    assert [end.calls for end in watch.heard("on_end")] == [1] == [len(_calls(bench))]
+    watch = Scripted({"on_calls": once(Continue(calls=()))})
+    bench, done = _run(watch, _two(), call=_call(tools=TOOLS), plan=HELD)
+    assert (done.finish, _calls(bench)) == ("stop", [])
+
+
 def test_held_calls_go_out_only_when_they_were_looked_at():
     seen: list[int] = []
     watch = Scripted({"on_calls": lambda calls: seen.append(len(bench_of[0].messages(Delta)))})
