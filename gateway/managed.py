@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from conductor.thinking import thinking_of
@@ -150,6 +150,7 @@ class Managed:
     ) -> Finished:  # fmt: skip
         """Starts the runs that a request asks for and writes what they say to the client."""
         runs: list[Run] = []
+        told: list[AsyncIterator[Event | Silence]] = []
         finished: Finished | None = None
         if turn is not None:
             turn.begin()
@@ -158,26 +159,30 @@ class Managed:
                 for choice in range(work.choices):
                     run = await host.start(work, entry, choice)
                     runs.append(await stack.enter_async_context(run))
+                    told.append(run.events() if turn is None else turn.tell(run))
                 if request.is_stream:
-                    finished = await answer.stream(runs[0].events(), self._open_after_s, self._now)
+                    finished = await answer.stream(told[0], self._open_after_s, self._now)
                 else:
-                    finished = await self._write_whole(runs, answer)
+                    finished = await _write_whole(told, answer)
         finally:
             if runs:
                 host.book(entry, runs, finished)
             if turn is not None:
-                await turn.end(runs)
-        return finished
-
-    async def _write_whole(self, runs: list[Run], answer: Answer) -> Finished:
-        answers = await _read_together(runs)
-        finished = merged([end for _, end in answers])
-        answer.write(answers, finished.usage)
+                await turn.end(runs, None if finished is None else finished.reason)
         return finished
 
 
-async def _read_together(runs: list[Run]) -> list[tuple[list[Event], Finished]]:
-    reads = [asyncio.create_task(_read_all(run)) for run in runs]
+async def _write_whole(told: list[AsyncIterator[Event | Silence]], answer: Answer) -> Finished:
+    answers = await _read_together(told)
+    finished = merged([end for _, end in answers])
+    answer.write(answers, finished.usage)
+    return finished
+
+
+async def _read_together(
+    told: list[AsyncIterator[Event | Silence]],
+) -> list[tuple[list[Event], Finished]]:
+    reads = [asyncio.create_task(_read_all(events)) for events in told]
     try:
         return list(await asyncio.gather(*reads))
     finally:
@@ -186,9 +191,9 @@ async def _read_together(runs: list[Run]) -> list[tuple[list[Event], Finished]]:
         await asyncio.gather(*reads, return_exceptions=True)
 
 
-async def _read_all(run: Run) -> tuple[list[Event], Finished]:
+async def _read_all(events: AsyncIterator[Event | Silence]) -> tuple[list[Event], Finished]:
     seen: list[Event] = []
-    async for event in run.events():
+    async for event in events:
         if isinstance(event, Finished):
             return seen, event
         if not isinstance(event, Silence):

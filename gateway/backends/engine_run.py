@@ -8,7 +8,7 @@ from typing import Protocol, Self
 import structlog
 
 from gateway.backends.run import SILENCE_S, Silence
-from proto.deltas import events_of
+from proto.deltas import HiddenTexts, events_of
 from proto.events import Event, Finished, Reading, Waiting
 from proto.faults import Refusal
 from proto.limits import LINK_CREDIT_TOKENS
@@ -23,6 +23,7 @@ from proto.messages import (
     Queued,
     Refused,
 )
+from proto.plan import HiddenText
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,7 @@ class EngineRun:
 
     `prompt_tokens`, `completion_tokens`, `calls`: as far as known, also of a run that never ends.
     `note_ids`: what the worker encoded of the plan's segments, by key. `findings`: of the monitor.
+    `hidden`: what it put into the answer.
     """
 
     def __init__(self, link: RunLink, run_id: str) -> None:
@@ -58,11 +60,17 @@ class EngineRun:
         self.note_ids: dict[str, tuple[int, ...]] = {}
         self.tokenizer_hash: str | None = None
         self.findings: list[MonitorEvent] = []
+        self._hidden = HiddenTexts()
         # Bounded by the credit window: the worker sends no more than it was allowed to.
         self._inbox: asyncio.Queue[RunMessage | None] = asyncio.Queue()
         self._link = link
         self._owed = 0  # tokens consumed and not yet given back as credit
         self._is_over = False
+
+    @property
+    def hidden(self) -> list[HiddenText]:
+        """See `gateway.backends.run.Run`."""
+        return self._hidden.found
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,6 +110,9 @@ class EngineRun:
                     self.completion_tokens += len(message.ids) - sum(message.hidden)
                     self.findings += message.events or ()
                     self.calls += sum(part.name is not None for part in message.calls or ())
+                    tokens = zip(message.pieces, message.kinds, message.hidden, strict=True)
+                    for piece, kind, is_hidden in tokens:
+                        self._hidden.see(piece, kind, is_hidden=is_hidden)
                     for event in events_of(message):
                         yield event
                     await self._renew_credit(message)

@@ -14,7 +14,7 @@ from gateway.ledger.entry import Entry
 from proto.chat import Call, Json, Params
 from proto.events import Event, Finished
 from proto.messages import MonitorEvent
-from proto.plan import Plan
+from proto.plan import HiddenText, Plan
 
 SILENCE_S = 2.5  # how often a run that has nothing to say is looked at
 
@@ -48,7 +48,7 @@ class Run(Protocol):
 
     `prompt_tokens`, `completion_tokens`, `calls`: as far as known, also of one that never ends.
     `note_ids`: of the plan's segments, by key, where somebody encoded them with the tokenizer of
-    `tokenizer_hash`. `findings`: of the monitor.
+    `tokenizer_hash`. `findings`: of the monitor. `hidden`: what it put into the answer.
     """
 
     @property
@@ -63,6 +63,8 @@ class Run(Protocol):
     def tokenizer_hash(self) -> str | None: ...
     @property
     def findings(self) -> list[MonitorEvent]: ...
+    @property
+    def hidden(self) -> Sequence[HiddenText]: ...
 
     async def __aenter__(self) -> Self: ...
 
