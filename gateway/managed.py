@@ -18,6 +18,7 @@ from gateway.backends.run import Host, Run, Silence, Work
 from gateway.conducting.ask import HostAsk
 from gateway.conducting.conducting import Conducting, Turn
 from gateway.conducting.facts import asked_of
+from gateway.conducting.hosts import Hosts
 from gateway.embedding import serve_embeddings
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
@@ -39,14 +40,14 @@ from proto.plan import Plan
 class Managed:
     """Answers with our own engine, or a backend that the conductor stands before.
 
-    `host_at`: who writes answers at a backend. `conducting` None: our own engine is asked for what
+    `hosts`: who writes answers. `conducting` None: our own engine is asked for what
     the client says, and nothing more. `open_after_s`: when a waiting stream is opened.
     """
 
     def __init__(
         self,
         engine: EngineLink | None,
-        host_at: Callable[[Backend | None], Host],
+        hosts: Hosts,
         open_after_s: float,
         books: Books,
         *,
@@ -55,7 +56,7 @@ class Managed:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
-        self._host_at = host_at
+        self._hosts = hosts
         self._open_after_s = open_after_s
         self._books = books
         self._conducting = conducting
@@ -76,8 +77,8 @@ class Managed:
             return await serve_embeddings(self._engine, exchange, request, target, entry)
         fields = clean(request.envelope.fields)
         parsed = MANAGED[exchange.surface].parse(fields)
-        host = self._host_at(backend)
-        turn = await self._plan(exchange, parsed, fields, host, entry, allowed)
+        host = self._hosts.at(backend)
+        turn = await self._plan(exchange, parsed, fields, host, backend, entry, allowed)
         answer = Answer(
             exchange, parsed, target, created=int(self._wall()),
             profile=None if turn is None else turn.plan.profile,
@@ -110,6 +111,7 @@ class Managed:
         request: ManagedRequest,
         fields: dict[str, Any],
         host: Host,
+        backend: Backend | None,
         entry: Entry,
         allowed: tuple[str, ...] | None,
     ) -> Turn | None:
@@ -118,7 +120,8 @@ class Managed:
             return None
         surface = exchange.surface or ""
         asked = asked_of(surface, _headers(exchange), fields, request)
-        ask = HostAsk(host, self._books, entry, salt=_salt(entry))
+        answering = self._hosts.answering(host, backend, entry)
+        ask = HostAsk(answering, self._books, entry, salt=_salt(entry))
         return await self._conducting.plan(request.call, asked, host.target, entry, ask, allowed)
 
     def _work(

@@ -301,6 +301,11 @@ def test_mistakes_of_all_files_are_told_together_and_each_where_it_stands(tmp_pa
          "known key: 'conductor.default_profile'"),
         ("conductor: {ask_backend: attic}",
          "2: conductor.ask_backend: no backend is named 'attic'; known: same, worker"),
+        ("conductor: {ask_backend: b}\nbackends: {b: {kind: openai, base_url: 'http://127.0.0.1:1'}}",
+         "2: conductor.ask_backend: name the model to ask first in backends.b.small"),
+        ("conductor: {ask_backend: b}\nbackends: {b: {base_url: 'http://127.0.0.1:1', "
+         "kind: anthropic, small: [s]}}",
+         "2: conductor.ask_backend: b is of kind anthropic; it must be openai"),
         ("conductor: {notes: {store: disk}}",
          "2: conductor.notes.store: expected one of sql, memory, found 'disk'"),
         ("conductor: {notes: {ttl_days: 0}}",
