@@ -47,7 +47,8 @@ class RunLink(Protocol):
 class EngineRun:
     """One run, while it is somebody's. Leaving the `async with` block cancels it if it still runs.
 
-    `prompt_tokens`, `completion_tokens`, `calls`: as far as known, also of a run that never ends.
+    `prompt_tokens` (`note_tokens` of them), `completion_tokens` and `hidden_tokens` beside them,
+    `calls`: as far as known, also of a run that never ends.
     `note_ids`: what the worker encoded of the plan's segments, by key. `findings`: of the monitor.
     `hidden`: what it put into the answer.
     """
@@ -55,7 +56,9 @@ class EngineRun:
     def __init__(self, link: RunLink, run_id: str) -> None:
         self.run_id = run_id
         self.prompt_tokens: int | None = None
+        self.note_tokens = 0
         self.completion_tokens = 0
+        self.hidden_tokens = 0
         self.calls = 0
         self.note_ids: dict[str, tuple[int, ...]] = {}
         self.tokenizer_hash: str | None = None
@@ -101,13 +104,16 @@ class EngineRun:
                     raise EngineLost
                 case Queued():
                     self.prompt_tokens = message.prompt_tokens
+                    self.note_tokens = message.note_tokens
                     self.note_ids.update(message.note_ids or {})
                     self.tokenizer_hash = message.tokenizer_hash
                     yield Waiting(message.position, message.est_wait_ms)
                 case Progress():
                     yield Reading(message.phase, message.done, message.total, message.cached)
                 case Delta():
-                    self.completion_tokens += len(message.ids) - sum(message.hidden)
+                    hidden_tokens = sum(message.hidden)
+                    self.completion_tokens += len(message.ids) - hidden_tokens
+                    self.hidden_tokens += hidden_tokens
                     self.findings += message.events or ()
                     self.calls += sum(part.name is not None for part in message.calls or ())
                     tokens = zip(message.pieces, message.kinds, message.hidden, strict=True)

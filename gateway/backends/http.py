@@ -6,7 +6,7 @@ client sees one answer.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -32,7 +32,7 @@ from gateway.backends.chat_reader import ChatReader, Piece, estimate
 from gateway.backends.event_stream import EventStream
 from gateway.backends.further import closing, going_on, held_to, without_prefix
 from gateway.backends.legs import Ask, Leg, book_legs, hidden_in, timings_of, usage_of
-from gateway.backends.run import SILENCE_S, Silence, Work
+from gateway.backends.run import Pauses, Silence, Work
 from gateway.backends.watching import MakeWatch, State, Watching, past_calls
 from gateway.backends.written import Written, event_of
 from gateway.errors import ApiError
@@ -68,6 +68,7 @@ class HttpRun:
 
     def __init__(self, place: Place, work: Work, entry: Entry) -> None:
         self.prompt_tokens: int | None = None
+        self.note_tokens = sum(estimate(segment.text) for segment in work.plan.segments)
         self.calls = 0
         self.note_ids: dict[str, tuple[int, ...]] = {}
         self.tokenizer_hash = None
@@ -86,7 +87,7 @@ class HttpRun:
         self._next: Ask | None = None
         self._stop: Stop | None = None
         self._is_booked = False
-        self._shown_s = place.now()
+        self._pauses = Pauses(place.now)
 
     @property
     def findings(self) -> list[MonitorEvent]:
@@ -102,6 +103,11 @@ class HttpRun:
     def completion_tokens(self) -> int:
         """Tokens of the answer that the client has or will have."""
         return self._written.shown_tokens
+
+    @property
+    def hidden_tokens(self) -> int:
+        """Tokens of it that the client never gets."""
+        return self._written.hidden_tokens
 
     async def __aenter__(self) -> Self:
         """Raises: ApiError when the backend has as many requests as it may have."""
@@ -141,7 +147,7 @@ class HttpRun:
                     events = (
                         [] if isinstance(body, Silence) else self._take(leg, leg.reader.take(body))
                     )
-                    for event in self._or_silence(events):
+                    for event in self._pauses.filled(events):
                         yield event
                 if not leg.was_cut:
                     for event in self._take(leg, leg.reader.end()):
@@ -157,17 +163,6 @@ class HttpRun:
         for event in self._written.call_events():
             yield event
         yield self._finished()
-
-    def _or_silence(self, events: Iterable[Event]) -> Iterable[Event | Silence]:
-        """The events; where there have been none for a while, a sign of that."""
-        now_s = self._place.now()
-        if events:
-            self._shown_s = now_s
-            return events
-        if now_s - self._shown_s < SILENCE_S:
-            return ()
-        self._shown_s = now_s
-        return (Silence(),)
 
     # The first request, and what comes of an answer.
 
@@ -370,12 +365,11 @@ class HttpRun:
         """Books every request of the answer, once."""
         self._is_booked = True
         if self._legs:
-            notes = sum(estimate(segment.text) for segment in self._work.plan.segments)
             book_legs(
                 self._entry,
                 self._legs,
                 prompt_by_size=self.prompt_tokens or 0,
-                note=notes,
+                note=self.note_tokens,
                 hidden=self._written.hidden_tokens,
             )
             self.prompt_tokens = self._entry.upstream_input_tokens

@@ -329,15 +329,15 @@ def test_what_tandem_yaml_says_of_them_is_checked(tmp_path: Path, main: str, pro
 
 def test_the_section_is_read_with_its_defaults(tmp_path: Path) -> None:
     plain = read(tmp_path, {})
-    assert plain.worker is not None and not plain.worker.conductor
+    assert plain.worker is not None and plain.worker.conductor
     conductor = plain.conductor
     assert (conductor.ask_backend, conductor.notes.store) == ("same", "sql")
     assert (conductor.notes.ttl_days, conductor.notes.max_mb) == (30, 512)
     assert (conductor.memory.quiet_s, conductor.memory.min_turns) == (120.0, 4)
     key = f"keys: [{{label: a, sha256: {'a' * 64}, profiles: [tools, chat]}}]\n"
-    text = "worker: {conductor: true}\nconductor: {ask_backend: worker, default_profile: p}\n"
+    text = "worker: {conductor: false}\nconductor: {ask_backend: worker, default_profile: p}\n"
     found = read(tmp_path, {"p.yaml": "name: p\n"}, text + key)
-    assert found.worker is not None and found.worker.conductor
+    assert found.worker is not None and not found.worker.conductor
     assert found.keys[0].profiles == ("tools", "chat") and plain.keys == ()
     assert found.planning.default_profile == "p"
 

@@ -12,7 +12,7 @@ import httpx
 
 from conductor.profiles import StatusRules, TranscriptRules
 from gateway.settings.types import ConductorSettings, NotesSettings, WorkerHostSettings
-from proto.messages import Delta, MonitorEvent, Submit
+from proto.messages import Delta, MonitorEvent, Queued, Submit
 from proto.plan import REASONING_PART
 from tests.fakes.worker import FakeWorker, Script
 from tests.gateway.harness import SHIPPED, Running, running_gateway
@@ -160,3 +160,31 @@ async def test_a_request_with_tools_leaves_a_block_in_its_transcript(tmp_path: P
     assert block.splitlines()[1:4] == [
         "result look: 13 characters", 'call look {"key": "sk-a…(masked)"}', "finish tool_calls",
     ]  # fmt: skip
+
+
+async def test_what_is_hidden_stands_in_no_count_of_an_answer_that_broke_off(
+    tmp_path: Path,
+) -> None:
+    async def breaks(worker: FakeWorker, run: Submit) -> None:
+        if is_question(run):
+            await worker.write(run, "debug")
+            return await worker.finish(run, 1)
+        await worker.send(Queued(run.run_id, 0, 0, 20, "", "", note_tokens=7))
+        await worker.send(
+            Delta(
+                run.run_id, 1, (1, 2, 3), ("It", " Enough.", " lacks"), ("text",) * 3,
+                (False, True, False),
+            )
+        )  # fmt: skip
+
+    async with conducted(tmp_path, breaks) as (gateway, _, client):
+        asked = body(stream=True)
+        async with client.stream("POST", "/v1/chat/completions", json=asked) as found:
+            async for piece in found.aiter_text():
+                if "lacks" in piece:
+                    break
+        rows = [await gateway.row(0), await gateway.row(1)]
+    (row,) = [row for row in rows if row.kind == "generation"]
+    assert (row.outcome, row.prompt_tokens, row.completion_tokens) == ("aborted", 13, 2)
+    assert (row.note_tokens, row.hidden_tokens) == (7, 1)
+    assert (row.upstream_input_tokens, row.upstream_output_tokens) == (20, 3)
