@@ -12,6 +12,7 @@ import structlog
 
 from conductor.monitor.verdicts import (
     ALLOWED,
+    CLOSED_BY,
     GO_ON,
     Block,
     CallForm,
@@ -49,7 +50,6 @@ MONITOR_FAILED = "monitor.failed"
 BUDGET_TASK = "D2"  # where it acts, it ends the reasoning at a line's end behind the budget,
 BUDGET_SLACK = 64  # tokens; and where it then did not, the worker does
 NAME_TASK = "C3"  # where it acts, it judges calls of tools that are not offered
-CLOSED_BY = {"D1": "loop", "D1b": "loop", "D2": "budget"}  # as the ledger calls it
 
 Point = Literal["before_prefill", "on_block", "on_calls", "on_end"]
 
