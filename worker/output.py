@@ -164,15 +164,17 @@ class Output:
                 found.setdefault(part.index, []).append((place, part))
         return found
 
-    def call_start(self, index: int) -> int | None:
-        """At which token a call began that did not go out; None where there is none.
+    def call_start(self, index: int, *, is_held: bool = True) -> int | None:
+        """At which token a call began; None where it is not to be found.
 
-        It is looked for between the call before it and what its end let out.
+        It is looked for between the call before it and what its end let out. `is_held`: only where
+        nothing of it went out.
         """
-        if self._held_from is None:
+        held_from = self._held_from if is_held else 0
+        if held_from is None:
             return None
         parts = self.parts()
-        first = max(self._held_from, parts[index - 1][-1][0] if index - 1 in parts else 0)
+        first = max(held_from, parts[index - 1][-1][0] if index - 1 in parts else 0)
         last = parts[index][0][0] if index in parts else len(self.log) - 1
         raw, offsets = "", []
         for written in self.log[first : last + 1]:

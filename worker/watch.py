@@ -248,7 +248,8 @@ class Watching:
 
     def _complete_call(self, run: Run) -> None:
         """The shortest valid end of the call that is being written."""
-        start, matcher = run.out.call_start(run.text.calls), self._matcher(run, CallForm())
+        start = run.out.call_start(run.text.calls, is_held=False)
+        matcher = self._matcher(run, CallForm())
         path = None
         if start is not None and matcher is not None:
             try:

@@ -151,3 +151,19 @@ def test_a_call_that_was_read_out_of_text_is_the_answer_and_nothing_is_asked_for
     case = CASES["C1 an unclosed call"]
     played = play(case, "act", monitor_plan({}))
     assert (played.said, played.shown) == (case.acts, case.act)
+
+
+def test_a_call_that_writes_one_line_again_and_again_is_ended_so_that_it_can_be_read() -> None:
+    """Task C4, which only the worker can do this way."""
+    lines = "".join(f"value_{n} = compute({n * n})\n" for n in range(300))
+    text = lines + "print(the_same_value)\n" * 200
+    writes = Writes(calls=(("read_file", json.dumps({"path": text})),))
+    same = Case("C4", writes, ("constrain None call",), Shown(), Shown())
+    seen = play(same, "shadow").shown
+    assert seen is not None and seen.calls == (("read_file", {"path": text}),)
+    played = play(same, "act")
+    assert (played.said, played.told) == (same.acts, {("C4", "act")}) and played.is_usage_true
+    assert played.shown is not None and played.shown.finish == "tool_calls"
+    ((name, arguments),) = played.shown.calls
+    assert name == "read_file" and text.startswith(arguments["path"])
+    assert len(lines) < len(arguments["path"]) < len(text)

@@ -355,14 +355,15 @@ def test_a_form_begins_where_the_monitor_says_so():
         assert failed.finish == "error"  # the script writes what the form forbids
 
 
-def test_the_shortest_end_of_a_call_is_written_for_the_model():
+@pytest.mark.parametrize("plan", [HELD, Plan(monitor=NOTHING)], ids=["held", "live"])
+def test_the_shortest_end_of_a_call_is_written_for_the_model(plan: Plan):
     def long(block: Any) -> Any:
         said.append(block.text if block.phase == "call" else "")
         return Constrain(None) if "Kö" in "".join(said) else None
 
     said: list[str] = []
     watch = Scripted({"on_block": long}, step=1)
-    bench, done = _run(watch, HERMES, call=_call(tools=TOOLS), plan=HELD)
+    bench, done = _run(watch, HERMES, call=_call(tools=TOOLS), plan=plan)
     ((name, args),) = _calls(bench)
     assert name == "get_weather" and args.startswith('{"city": "Kö') and args.endswith("}")
     assert len(args) < 25 and done.finish == "tool_calls"
