@@ -3,104 +3,23 @@
 `make clients` runs this; it is not in the gate because the programs take 500 MB.
 """
 
-import asyncio
-import json
-import os
-import sqlite3
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from proto.messages import Submit
-from tests.e2e.clients.engine import CLASS, ScriptedEngine, notes
-from tests.e2e.clients.programs import PROGRAMS, Desk, Program, Said
-from tests.e2e.server import serving
+from tests.e2e.clients.engine import CLASS, notes
+from tests.e2e.clients.played import ANSWERS, PROMPTS, Played, played_by
+from tests.e2e.clients.programs import PROGRAMS
 
 pytestmark = pytest.mark.clients
 
-INSTALLED = Path(os.environ.get("TANDEM_CLIENTS", ".clients")).absolute()
-CONFIG = """
-server: {{state_dir: STATE_DIR}}
-worker: {{endpoint: '{endpoint}', spawn: false, conductor: true}}
-"""
-# The words of a turn say nothing about their kind: only the model can tell it.
-PROMPTS = ("Which word does first.txt hold?", "And which word does second.txt hold?")
-ANSWERS = ("It says word-first.", "It says word-second.")
 SIDES: dict[str, list[str]] = {"opencode": ["title"], "qwen-code": [], "continue": []}
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What a client did, and what was written of it: rows and journal lines, oldest first."""
-
-    program: Program
-    said: tuple[Said, ...]
-    engine: ScriptedEngine
-    rows: list[dict[str, Any]]
-    journal: list[dict[str, Any]]
-
-    @property
-    def turns(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row["kind"] == "generation"]
-
-    @property
-    def sides(self) -> list[dict[str, Any]]:
-        return [row for row in self.rows if row["kind"] == "side"]
-
-    def lines(self, row: dict[str, Any], event: str) -> list[dict[str, Any]]:
-        """What the journal says of one request."""
-        of_request = [line for line in self.journal if line["request_id"] == row["request_id"]]
-        return [line for line in of_request if line["event"] == event]
 
 
 @pytest.fixture(scope="module", params=PROGRAMS, ids=lambda program: program.kind)
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    program: Program = request.param
-    path = program.path(INSTALLED)
-    if not path.exists():
-        pytest.skip(f"not run: {path} is not there (make clients)")
-    return asyncio.run(play(program, path, tmp_path_factory.mktemp(program.command)))
-
-
-async def play(program: Program, path: Path, folder: Path) -> Played:
-    """Both turns, in one session."""
-    with ExitStack() as stack:
-        engine = ScriptedEngine(str(folder / "desk" / "workspace"))
-        async with engine.worker().listening(folder) as endpoint:
-            config = CONFIG.format(endpoint=endpoint)
-            server = await asyncio.to_thread(stack.enter_context, serving(folder, config))
-            await asyncio.to_thread(server.wait_until, True)
-            desk = Desk(program, path, folder / "desk", server.base)
-            await desk.set_up()
-            for name in ("first", "second"):
-                (desk.workspace / f"{name}.txt").write_text(f"Here stands word-{name}, alone.\n")
-            said = [await desk.ask(PROMPTS[0]), await desk.ask(PROMPTS[1], goes_on=True)]
-            await asyncio.to_thread(server.stop)
-    rows = list(booked(server.state_dir))
-    return Played(program, tuple(said), engine, rows, journal(folder / "tandem.yaml"))
-
-
-def booked(state_dir: Path) -> Iterator[dict[str, Any]]:
-    with closing(sqlite3.connect(state_dir / "ledger.sqlite")) as database:
-        database.row_factory = sqlite3.Row
-        for row in database.execute("SELECT * FROM ledger ORDER BY ts_ms, request_id"):
-            yield dict(row)
-
-
-def journal(config: Path) -> list[dict[str, Any]]:
-    """What `tandem journal` shows."""
-    words = ["journal", "grep", ".", "--json", "--config", str(config)]
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", *words], capture_output=True, text=True, check=True
-    )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return played_by(request.param, tmp_path_factory.mktemp(request.param.command))
 
 
 def test_it_prints_what_its_tool_found(played: Played) -> None:
