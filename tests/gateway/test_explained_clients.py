@@ -200,7 +200,7 @@ SIDES = {
 }  # fmt: skip
 ROWS = {**CLIENTS, **SIDES}
 WORDS = st.text("abc xyz.?ä", min_size=1, max_size=40).map(lambda text: f"Why {text}")
-FEW = settings(max_examples=20, deadline=None)
+FEW = settings(max_examples=8, deadline=None)
 
 
 @cache
@@ -240,3 +240,27 @@ def test_a_clients_turn_that_quotes_its_helper_call_is_a_turn(row: Row, words: s
     body = {"model": MODEL, "stream": True, "tools": [tool("look")]}
     found = kinds({**body, "messages": [said("user", row.prose(words))]}, row.headers)
     assert found[2] is None
+
+
+# Rows that ask for their client; the others are known by their shape alone.
+BINDING = ("opencode", "claude-code", "qwen-code", "open-webui")
+BOUND = {name: row for name, row in SIDES.items() if row.client in BINDING}
+
+
+@pytest.mark.parametrize("row", BOUND.values(), ids=BOUND.keys())
+@given(words=WORDS)
+@FEW
+def test_the_whole_shape_from_any_other_client_is_a_turn(row: Row, words: str) -> None:
+    for agent_name in ("mine/1.0", "curl/8.5.0", "OpenAI/Python 3.0", "ls/JS 5"):
+        assert kinds(row.body(words), {"user-agent": agent_name})[2] is None
+
+
+@pytest.mark.parametrize("name", [name for name in SIDES if name not in ("probe", "claude title")])
+@given(words=WORDS)
+@FEW
+def test_a_shape_that_is_streamed_as_it_never_is_is_a_turn(name: str, words: str) -> None:
+    row = SIDES[name]
+    other = not row.body(words)["stream"]
+    is_free = "compaction" in name or name == "hermes title"  # recorded in both ways
+    found = kinds({**row.body(words), "stream": other}, row.headers)[2]
+    assert found == (row.side if is_free else None)
