@@ -55,25 +55,29 @@ class Played:
         return [line for line in of_request if line["event"] == event]
 
 
-def played_by(program: Program, folder: Path, full_tokens: int = PROMPT_TOKENS) -> Played:
-    """Both turns, in one session. `full_tokens`: see `ScriptedEngine`."""
+def played_by(
+    program: Program, folder: Path, *, full_tokens: int = PROMPT_TOKENS, lines: int = 1
+) -> Played:
+    """Both turns, in one session. `full_tokens`: see `ScriptedEngine`; `lines`: of either file."""
     path = program.path(INSTALLED)
     if not path.exists():
         pytest.skip(f"not run: {path} is not there (make clients)")
-    return asyncio.run(_play(program, path, folder, full_tokens))
+    workspace = folder / "desk" / "workspace"
+    workspace.mkdir(parents=True)
+    for name in ("first", "second"):
+        (workspace / f"{name}.txt").write_text(f"Here stands word-{name}, alone.\n" * lines)
+    engine = ScriptedEngine(str(workspace), full_tokens)
+    return asyncio.run(_play(program, path, folder, engine))
 
 
-async def _play(program: Program, path: Path, folder: Path, full_tokens: int) -> Played:
+async def _play(program: Program, path: Path, folder: Path, engine: ScriptedEngine) -> Played:
     with ExitStack() as stack:
-        engine = ScriptedEngine(str(folder / "desk" / "workspace"), full_tokens)
         async with engine.worker().listening(folder) as endpoint:
             config = CONFIG.format(endpoint=endpoint)
             server = await asyncio.to_thread(stack.enter_context, serving(folder, config))
             await asyncio.to_thread(server.wait_until, True)
             desk = Desk(program, path, folder / "desk", server.base)
             await desk.set_up()
-            for name in ("first", "second"):
-                (desk.workspace / f"{name}.txt").write_text(f"Here stands word-{name}, alone.\n")
             said = [await desk.ask(PROMPTS[0]), await desk.ask(PROMPTS[1], goes_on=True)]
             await asyncio.to_thread(server.stop)
     rows = list(_booked(server.state_dir))

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conductor.client import ClientKind
@@ -69,7 +69,7 @@ class Desk:
 
     async def set_up(self) -> None:
         """Writes its configuration, and makes its workspace a repository."""
-        self.workspace.mkdir(parents=True)
+        self.workspace.mkdir(parents=True, exist_ok=True)
         self.program.write(self.folder / "home", self.base)
         await self._run("git", "init", "--quiet")
 
@@ -138,10 +138,10 @@ def _write_qwen(home: Path, base: str) -> None:
     _put(home / ".qwen/settings.json", json.dumps(settings))
 
 
-def _write_continue(home: Path, base: str) -> None:
+def _write_continue(home: Path, base: str, **options: int) -> None:
     model = {
         "name": MODEL, "provider": "openai", "model": MODEL, "apiBase": f"{base}/v1",
-        "apiKey": KEY, "roles": ["chat"],
+        "apiKey": KEY, "roles": ["chat"], "defaultCompletionOptions": options,
     }  # fmt: skip
     config = {"name": "tandem", "version": "0.0.1", "schema": "v1", "models": [model]}
     _put(home / "continue.yaml", json.dumps(config))  # JSON is YAML too
@@ -182,5 +182,10 @@ CONTINUE = Program(
     go_on=("--config", "../home/continue.yaml", "--auto", "--resume", "-p"),
     environ=lambda base: {"CONTINUE_TELEMETRY_ENABLED": "0"},
     write=_write_continue,
+)
+# It counts what it sends by itself: this much is full after a file of some length.
+NARROW_CONTINUE = replace(
+    CONTINUE,
+    write=lambda home, base: _write_continue(home, base, contextLength=6_000, maxTokens=500),
 )
 PROGRAMS = (OPENCODE, QWEN, CONTINUE)
