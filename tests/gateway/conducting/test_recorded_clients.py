@@ -80,7 +80,7 @@ async def told(folder: Path, requests: Sequence[Sent]) -> Told:
         target = Target("engine", tokenizer_hash="t")
         turn = await conducting.plan(sent.call, sent.read(), target, entry, model)
         turn.begin()
-        await turn.end(())
+        await turn.end((), "stop")
         turns.append(turn)
         rows.append(entry)
     rooms.close()
