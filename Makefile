@@ -3,6 +3,7 @@
 VENV ?= .venv
 GATEWAY_VENV ?= .venv-gateway
 LLAMACPP_VENV ?= .venv-llamacpp
+CLIENTS ?= .clients
 PEERS_VENV ?= .venv-peers
 PYTEST ?= -q
 BENCH ?=
@@ -17,7 +18,7 @@ LOAD_S ?= 300
 LOAD ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-gateway test-long test-llamacpp bench-gateway bench-engine bench-conductor gpu-check fuzz soak load first-use lint format lock
+.PHONY: help run test test-gateway test-long test-llamacpp clients bench-gateway bench-engine bench-conductor gpu-check fuzz soak load first-use lint format lock
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,6 +50,11 @@ test-llamacpp: ## against llama.cpp's server and its logits (llama-cpp-python, b
 	@$(VENV)/bin/tandem fetch-model
 	TANDEM_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python $(VENV)/bin/pytest -q -s -m llamacpp \
 		tests/e2e tests/worker/test_llamacpp_oracle.py
+
+clients: ## opencode, Qwen Code and Continue, each two turns with a tool through the conductor (Node 20; 500 MB)
+	@scripts/setup $(GATEWAY_VENV) test
+	@scripts/setup-clients $(CLIENTS)
+	TANDEM_CLIENTS=$(CLIENTS) $(GATEWAY_VENV)/bin/pytest -q -m clients tests/e2e/clients
 
 bench-gateway: ## what a request costs here, in nginx, Envoy and LiteLLM (6 min; BENCH=--quick: 1.5 min)
 	@scripts/setup $(GATEWAY_VENV) test

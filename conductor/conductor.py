@@ -51,8 +51,8 @@ async def plan(call: Call, facts: Facts, ports: Ports, answers: Answers) -> Turn
 
     Raises: UnknownProfile, ProfileNotAllowed. No fault of a port does.
     """
-    call = without_billing(call)
     client = detect_shape(facts.client, facts.asked, call)
+    call = without_billing(call)
     profile = _profile(call, facts, client)
     journal = [JournalLine("profile", profile.name)]
     if client.is_misnamed:

@@ -43,6 +43,9 @@ OPENCODE_SUMMARY = (
     "Update the anchored summary",
 )
 OPENCODE_QUOTED = "Here is the conversation so far:\n\n<conversation>"
+# Gemini CLI, and Qwen Code which was made of it; behind it stands what shall be written.
+SNAPSHOT_CLIENTS = frozenset({"gemini-cli", "qwen-code"})
+SNAPSHOT = "First, reason in your scratchpad. Then, generate"
 HERMES_SUMMARY = "[CONTEXT COMPACTION"
 HERMES_TITLE = "session_title"  # the name of its answer's schema
 AIDER_COMMIT = "# Diffs:"
@@ -253,6 +256,11 @@ def _is_opencode_compaction(seen: _Seen) -> bool:
     return len(seen.spoken) == 1 and seen.last_text.startswith(OPENCODE_QUOTED)
 
 
+def _is_snapshot(seen: _Seen) -> bool:
+    is_asked = seen.last_text.lstrip().startswith(SNAPSHOT)
+    return seen.client in SNAPSHOT_CLIENTS and seen.has_history and is_asked
+
+
 def _is_hermes_compaction(seen: _Seen) -> bool:
     return seen.has_history and seen.last_text.lstrip().startswith(HERMES_SUMMARY)
 
@@ -300,6 +308,7 @@ SHAPES: tuple[tuple[Callable[[_Seen], bool], SidePlan], ...] = (
     (_is_hermes_title, TITLE),
     (_is_codex_compaction, COMPACTION),
     (_is_opencode_compaction, COMPACTION),
+    (_is_snapshot, COMPACTION),
     (_is_hermes_compaction, COMPACTION),
     (_is_gemini_router, SidePlan("router", 256)),
     (_is_aider_commit, SidePlan("commit", 128)),

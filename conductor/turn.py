@@ -28,11 +28,14 @@ MACHINE_PREFIXES = (
     "[System note:",  # Hermes
     "[Runtime note:",  # Hermes
     "Another language model started to solve this problem",  # Codex, the summary
+    # Continue, which has a conversation summed up in itself, tools and all
+    "Please provide a concise summary of our conversation so far, capturing the key context",
 )
 # mini-swe-agent, when an answer had no call; the words alone may be a user's.
 _TOOL_ERROR = re.compile(r"Tool call error:\s*<error>")
 
-# After a compaction the client itself asks to go on: by one word, or as opencode does.
+# After a compaction the client itself asks to go on: by one word, or as opencode does. What is left
+# of a conversation may be its summary alone, said by the assistant (Continue).
 COMPACTED_PREFIXES = (*MACHINE_PREFIXES[:1], *MACHINE_PREFIXES[3:], "What did we do so far?")
 _GO_ON = re.compile(r"continue(?: if you have next steps\b.*)?[.!]*", re.IGNORECASE | re.DOTALL)
 
@@ -132,7 +135,10 @@ def _nearest(messages: Sequence[Message], index: int, roles: tuple[Role, ...]) -
 
 def _is_compacted(messages: Sequence[Message], index: int) -> bool:
     """Whether the message before, or the nearest user message, is what a compaction leaves."""
-    near = (_nearest(messages, index, SPOKEN_ROLES), _nearest(messages, index, ("user",)))
+    before, asked = (_nearest(messages, index, roles) for roles in (SPOKEN_ROLES, ("user",)))
+    if asked is None and before is not None and before.role == "assistant":
+        return True
+    near = (before, asked)
     return any(m is not None and own_words(m.text).startswith(COMPACTED_PREFIXES) for m in near)
 
 

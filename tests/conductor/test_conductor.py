@@ -178,6 +178,13 @@ async def test_a_misnamed_client_is_journaled() -> None:
     assert ("profile", "unknown_client") in {(line.event, line.reason) for line in made.journal}
 
 
+async def test_a_billing_line_names_its_client_and_is_no_part_of_the_prompt() -> None:
+    billing = said("system", "x-anthropic-billing-header: cc_version=9; cc_entrypoint=cli;")
+    made = await planned(World(), billing, said("user", "Compare two kinds of flour, please."))
+    assert made.client == "claude-code"
+    assert [message.role for message in made.call.messages] == ["user"]
+
+
 async def test_rules_that_fire_are_said_and_others_not() -> None:
     rules = (
         Rule("class", "Run the tests.", classes=("debug",)),

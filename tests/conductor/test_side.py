@@ -109,6 +109,17 @@ OPENCODE_QUOTED = Sent(
     ),
     "opencode",
 )
+# What both ask for, in the order of their history: made up messages first (Qwen Code).
+SNAPSHOT = Sent(
+    call_of(
+        said("system", "You shorten histories."), said("user", "The date and the folder."),
+        said("assistant", "Thanks."), ASKS, called(), result(), ANSWERS,
+        said("user", "First, reason in your scratchpad. Then, generate the <state_snapshot>."),
+    ),
+    "qwen-code",
+    {"is_stream": False},
+)  # fmt: skip
+GEMINI_SNAPSHOT = SNAPSHOT.but(client="gemini-cli", surface="gemini")
 HERMES_SUMMARY = Sent(
     call_of(ASKS, called(), result(), said("user", "[CONTEXT COMPACTION] Sum up the above.")),
     "openai-sdk",
@@ -178,7 +189,11 @@ def test_a_known_shape_is_served_as_its_row_says(sent: Sent, plan: SidePlan) -> 
     assert sent.plan() == plan
 
 
-@pytest.mark.parametrize("sent", [CODEX_SUMMARY, OPENCODE_SUMMARY, OPENCODE_QUOTED, HERMES_SUMMARY])
+@pytest.mark.parametrize(
+    "sent",
+    [CODEX_SUMMARY, OPENCODE_SUMMARY, OPENCODE_QUOTED, HERMES_SUMMARY, SNAPSHOT, GEMINI_SNAPSHOT,
+     SNAPSHOT.but(is_nearby=True), GEMINI_SNAPSHOT.but(is_stream=True)],
+)  # fmt: skip
 def test_a_summary_keeps_its_length_and_the_old_notes_and_thinks_little(sent: Sent) -> None:
     assert sent.plan() == SidePlan(
         "compaction", None, is_thinking=True, thinking_tokens=512, replays_notes=True
@@ -234,6 +249,11 @@ BROKEN = {
     "opencode summary: the last word is the model's": OPENCODE_SUMMARY.but(ASKS, ANSWERS),
     "opencode quoted: another client": OPENCODE_QUOTED.but(client="curl"),
     "opencode quoted: two messages": OPENCODE_QUOTED.but(ASKS, OPENCODE_QUOTED.call.messages[-1]),
+    "snapshot: another client": SNAPSHOT.but(client="opencode"),
+    "snapshot: tools": SNAPSHOT.but(tools="some"),
+    "snapshot: no history": SNAPSHOT.but(SNAPSHOT.call.messages[-1]),
+    "snapshot: other words": SNAPSHOT.but(ASKS, ANSWERS, ASKS),
+    "snapshot: the last word is the model's": SNAPSHOT.but(ASKS, ANSWERS),
     "hermes summary: no history": HERMES_SUMMARY.but(HERMES_SUMMARY.call.messages[-1]),
     "hermes summary: tools": HERMES_SUMMARY.but(tools="some"),
     "hermes summary: other words": HERMES_SUMMARY.but(ASKS, ANSWERS, ASKS),
@@ -291,10 +311,14 @@ def test_a_shape_without_one_of_its_parts_is_a_turn(sent: Sent) -> None:
 
 @pytest.mark.parametrize(
     "sent",
-    [OPENCODE_TITLE, CLAUDE_TITLE, OPENCODE_SUMMARY, HERMES_SUMMARY, AIDER_COMMIT, WEBUI_TITLE,
-     WEBUI_MERGE, WEBUI_EMOJI],
+    [OPENCODE_TITLE, CLAUDE_TITLE, HERMES_TITLE, CODEX_SUMMARY, OPENCODE_SUMMARY, OPENCODE_QUOTED,
+     SNAPSHOT, HERMES_SUMMARY, GEMINI_ROUTER, AIDER_COMMIT, WEBUI_TITLE, WEBUI_MERGE, WEBUI_EMOJI],
 )  # fmt: skip
-@pytest.mark.parametrize("client", ["opencode", "claude-code", "open-webui", "other"])
+@pytest.mark.parametrize(
+    "client",
+    ["codex", "opencode", "claude-code", "gemini-cli", "qwen-code", "open-webui", "hermes", "aider",
+     "other"],
+)  # fmt: skip
 def test_the_same_words_in_a_users_turn_are_a_turn(sent: Sent, client: ClientKind) -> None:
     pasted = "\n".join(message.text for message in sent.call.messages)
     call = call_of(said("system", "You help."), said("user", pasted), tools=("read", "write"))

@@ -77,6 +77,7 @@ def test_system_messages_behind_the_last_one_do_not_count() -> None:
         "Another language model started to solve this problem and …",
         "Tool call error:\n\n<error>\nNo call.\n</error>",
         "Tool call error: <error>No call.</error>",
+        "Please provide a concise summary of our conversation so far, capturing the key context, …",
     ],
 )
 def test_what_a_program_wrote_into_the_users_place_is_a_machines(text: str) -> None:
@@ -92,6 +93,7 @@ def test_what_a_program_wrote_into_the_users_place_is_a_machines(text: str) -> N
         "Is <system-reminder> a tag?",
         "continue",
         "continue if you have next steps",
+        "Please provide a concise summary of our conversation so far.",
     ],
 )
 def test_a_user_may_write_the_same_words(text: str) -> None:
@@ -109,6 +111,7 @@ def test_a_user_may_write_the_same_words(text: str) -> None:
         (ASKS, said("assistant", "[CONTEXT COMPACTION] So far …")),
         (said("user", "What did we do so far?"), said("assistant", "We …")),
         (COMPACTED, said("system", "Mind.")),
+        (said("system", "You help."), said("assistant", "So far …")),
     ],
 )
 def test_to_go_on_after_a_compaction_is_a_machines(text: str, before: tuple[Message, ...]) -> None:
@@ -119,6 +122,9 @@ def test_to_go_on_later_is_a_users() -> None:
     messages = (COMPACTED, said("assistant", "So."), ASKS, said("assistant", "Because."))
     assert kind_of(*messages, said("user", "continue")) == "user"
     assert kind_of(COMPACTED, said("user", "continue with the tests")) == "user"
+    assert kind_of(said("user", "continue")) == "user"
+    assert kind_of(said("assistant", "So."), said("user", "Go on with it.")) == "user"
+    assert kind_of(called(), result(), said("user", "continue")) == "user"
 
 
 def test_a_request_without_a_message_is_a_machines() -> None:

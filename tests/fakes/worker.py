@@ -69,8 +69,15 @@ class FakeWorker:
         for number, piece in enumerate(pieces, first):
             await self.send(Delta(run.run_id, number, (number,), (piece,), ("text",), (False,)))
 
-    async def finish(self, run: Submit, tokens: int, reason: FinishReason = "stop") -> None:
-        usage = Usage(5, tokens, upstream_input_tokens=5, upstream_output_tokens=tokens)
+    async def finish(
+        self, run: Submit, tokens: int, reason: FinishReason = "stop", *, prompt_tokens: int = 5
+    ) -> None:
+        usage = Usage(
+            prompt_tokens,
+            tokens,
+            upstream_input_tokens=prompt_tokens,
+            upstream_output_tokens=tokens,
+        )
         await self.send(
             Done(
                 run.run_id,
