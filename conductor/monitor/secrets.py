@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from conductor.monitor.tasks import Params
+from proto.plan import MonitorTask
 
 LEAST_PEM_LINE = 16  # characters; the last line of a key may be short
 MOST_CHARS = 4096  # of one secret: a JWT with many claims
@@ -23,6 +24,7 @@ _PREFIXED = (
 _JWT = r"eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*"
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)(?:-----END|\Z)", re.DOTALL)
 _KNOWN = re.compile(rf"(?<![A-Za-z0-9_])(?:{_JWT}|{_PREFIXED})")
+_ANYWHERE = Params("M1", MonitorTask("act"))
 _RANDOM = re.compile(r"[A-Za-z0-9_+=\-]+")
 
 
@@ -43,6 +45,11 @@ def secrets_in(results: Iterable[str], params: Params) -> tuple[str, ...]:
             break
     kept = [secret for secret in found if len(secret) <= MOST_CHARS]
     return tuple(kept[: params.count("most_secrets")])
+
+
+def looks_secret(text: str) -> bool:
+    """Whether a text holds a key-like string, wherever it comes from."""
+    return bool(secrets_in([text], _ANYWHERE))
 
 
 def _is_random(text: str, params: Params) -> bool:
