@@ -78,6 +78,8 @@ class Managed:
         parsed = MANAGED[exchange.surface].parse(fields)
         host = self._host_at(backend)
         turn = await self._plan(exchange, parsed, fields, host, entry, allowed)
+        if turn is not None:
+            host = turn.memory.over(host, self._books, entry, _salt(entry))
         answer = Answer(
             exchange, parsed, target, created=int(self._wall()),
             profile=None if turn is None else turn.plan.profile,

@@ -41,8 +41,14 @@ def entries_of(
     return tuple(MemoryEntry(memory.scope, draft, session, now_ms) for draft in drafts)
 
 
-def lines_of(wishes: Sequence[Wish], *, unclosed: int = 0) -> tuple[JournalLine, ...]:
-    """What the journal says of them. `unclosed`: blocks that ran to the end of their answer."""
+def lines_of(
+    wishes: Sequence[Wish], *, unclosed: int = 0, unkept: int = 0
+) -> tuple[JournalLine, ...]:
+    """What the journal says of them.
+
+    `unclosed`: blocks that ran to the end of their answer; `unkept`: of answers to requests that
+    keep none.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     taken = 0
     for wish in wishes:
@@ -51,6 +57,8 @@ def lines_of(wishes: Sequence[Wish], *, unclosed: int = 0) -> tuple[JournalLine,
         counts[wish.source, "too_many" if is_over else wish.refusal or "kept"] += 1
     if unclosed:
         counts["block", "unclosed"] = unclosed
+    if unkept:
+        counts["block", "off"] = unkept
     return tuple(
         JournalLine("memory_write", reason, task=source, numbers={"count": count})
         for (source, reason), count in counts.items()

@@ -6,6 +6,7 @@ Knows no class and no profile; what is asked and what an answer means is the con
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from conductor.ports import PortFault, Question, Reply
 from gateway.backends.answer_form import choice_schema, chosen
@@ -19,6 +20,7 @@ from proto.events import Finished, TextDelta
 from proto.faults import CodecFault, Refusal
 from proto.plan import Plan, Thinking
 
+BACKGROUND_BAND = 3  # nobody waits for what is asked behind a request
 WRAPPING_TOKENS = 12  # of `{"choice":""}`, however they are cut
 
 
@@ -84,6 +86,7 @@ class HostAsk:
         )
         row.backend, row.upstream_key = self._entry.backend, self._entry.upstream_key
         row.upstream_model = self._entry.upstream_model
+        row.run_id = None
         return row
 
     async def _run(self, question: Question, row: Entry) -> Reply:
@@ -92,6 +95,8 @@ class HostAsk:
         wrapping = 0 if has_choice or not question.choices else WRAPPING_TOKENS
         params = Params(max_tokens=question.max_tokens + wrapping, temperature=0.0)
         plan = Plan(thinking=Thinking(on=False), lane="side")
+        if self._kind == "memory":
+            plan = replace(plan, band=BACKGROUND_BAND)
         call = _call(row.upstream_model or "", question, has_choice=has_choice)
         run = await self._host.start(Work(call, plan, params, 0, self._salt), row, 0)
         finished: Finished | None = None

@@ -17,6 +17,7 @@ from conductor.profiles import ProfileNotAllowed, UnknownProfile
 from conductor.session import session_ids
 from conductor.types import Asked, Facts, JournalLine, Outcome, Settings, Target, TurnPlan
 from gateway.backends.run import Run
+from gateway.conducting.memory_turn import MemoryTurn
 from gateway.conducting.nearby import Nearby
 from gateway.conducting.rooms import Rooms
 from gateway.errors import ApiError
@@ -77,7 +78,8 @@ class Conducting:
             allowed=allowed,
             has_turn_nearby=self._nearby.is_near(whose, now_ms),
         )
-        ports = Ports(ask, rooms.notebook.sessions, rooms.notebook.notes, rooms.memory)
+        store = None if rooms.memories is None else rooms.memories.store
+        ports = Ports(ask, rooms.notebook.sessions, rooms.notebook.notes, store)
         try:
             made = await plan(call, facts, ports, self._answers)
         except UnknownProfile as fault:
@@ -93,7 +95,8 @@ class Conducting:
             made.session_key.encode(), key=rooms.hash_key, digest_size=8
         ).hexdigest()
         head = JournalHead(entry.request_id, session, made.profile.name, facts.settings.config_rev)
-        turn = Turn(made, rooms, head)
+        memory = MemoryTurn(made, head, rooms.journal, rooms.memories, scope=scope, now_ms=now_ms)
+        turn = Turn(made, memory, rooms, head)
         turn.book(entry)
         for line in made.journal:
             rooms.journal.emit(head, line)
@@ -105,6 +108,7 @@ class Turn:
     """A planned request, until it is over."""
 
     plan: TurnPlan
+    memory: MemoryTurn
     _rooms: Rooms
     _head: JournalHead
     _keeping: asyncio.Task[None] | None = field(default=None)
@@ -149,9 +153,11 @@ class Turn:
     def begin(self) -> None:
         """The request goes to its host: what later turns build on is stored while it runs."""
         self._keeping = asyncio.create_task(self._keep(Outcome()))
+        self.memory.begin()
 
     async def end(self, runs: Sequence[Run]) -> None:
         """The request is over, in whatever way."""
+        self.memory.end()
         for finding in (finding for run in runs for finding in run.findings):
             event = "monitor_act" if finding.mode == "act" else "monitor_shadow"
             numbers = dict(finding.numbers or {})

@@ -96,9 +96,10 @@ class MemoryAnswer:
         return min(round(hidden), written_tokens)
 
     def message(self) -> Message:
-        """The answer as the model wrote it, with the calls of our tool."""
+        """The answer as the model wrote it, with the whole calls of our tool."""
         made = reply_message(self._written)
-        calls = tuple(call.made() for _, call in sorted(self.own_calls.items()))
+        own = [call for _, call in sorted(self.own_calls.items())]
+        calls = tuple(call.made() for call in own if call.is_whole)
         return Message("assistant", made.content, calls, reasoning=made.reasoning)
 
     def _text(self, event: TextDelta) -> list[Event | Silence]:
