@@ -25,7 +25,6 @@ from proto.messages import CallPart, Delta, Submit
 from tests.fakes.worker import FakeWorker, Script
 from tests.gateway.harness import SHIPPED, Running, running_gateway
 
-PROJECT = {"X-Tandem-Project": "bakery"}
 HERE = MemoryScope("anon", "bakery")
 NEVER_S, LEAST_TURNS = 3600.0, 1
 PATIENCE_S = 10.0
@@ -54,6 +53,7 @@ class Stage:
     worker: FakeWorker
     client: httpx.AsyncClient
     folder: Path
+    headers: dict[str, str]
 
     @property
     def memories(self) -> Memories:
@@ -63,14 +63,14 @@ class Stage:
 
     async def ask(self, *said: str, headers: dict[str, str] | None = None, **more: Any) -> Any:
         answer = await self.client.post(
-            "/v1/chat/completions", json=body(*said, **more), headers={**PROJECT, **(headers or {})}
+            "/v1/chat/completions", json=body(*said, **more), headers=self.headers | (headers or {})
         )
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     async def stream(self, *said: str, **more: Any) -> list[Any]:
         answer = await self.client.post(
-            "/v1/chat/completions", json=body(*said, stream=True, **more), headers=PROJECT
+            "/v1/chat/completions", json=body(*said, stream=True, **more), headers=self.headers
         )
         lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
         assert lines[-1] == "[DONE]"
@@ -106,7 +106,7 @@ class Stage:
 @asynccontextmanager
 async def remembering(
     tmp_path: Path, script: Script, memory: MemoryRules, *,
-    quiet_s: float = NEVER_S, min_turns: int = LEAST_TURNS, **more: Any,
+    name: str = "chat", quiet_s: float = NEVER_S, min_turns: int = LEAST_TURNS, **more: Any,
 ) -> AsyncIterator[Stage]:  # fmt: skip
     worker = FakeWorker(script)
     async with worker.listening(tmp_path) as endpoint:
@@ -114,7 +114,7 @@ async def remembering(
         conductor = ConductorSettings(memory=MemoryWriterSettings(quiet_s, min_turns))
         async with (
             running_gateway(
-                tmp_path, worker=host, conductor=conductor, planning=planning(memory, **more)
+                tmp_path, worker=host, conductor=conductor, planning=planning(memory, name, **more)
             ) as running,
             httpx.AsyncClient(base_url=running.base, timeout=10) as client,
         ):
@@ -122,7 +122,10 @@ async def remembering(
             assert link is not None
             async with asyncio.timeout(5):
                 await link.wait_ready()
-            yield Stage(running, worker, client, tmp_path)
+            headers = {"X-Tandem-Project": "bakery", "X-Tandem-Profile": name}
+            on = Stage(running, worker, client, tmp_path, headers)
+            await on.memories.store.note_used(HERE, [0], 0)  # the tables are there now
+            yield on
 
 
 def saying(*pieces: str) -> Script:
