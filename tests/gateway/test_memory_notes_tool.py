@@ -252,7 +252,6 @@ async def test_a_client_that_leaves_ends_the_further_run_and_its_row(tmp_path: P
     async with remembering(tmp_path, stalls, WRITES) as on:
         asking = asyncio.create_task(on.ask(ASKED, tools=[LOOK]))
         second = await on.submit(2)
-        await asyncio.sleep(0.05)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         cancelled = await on.worker.hear(Cancel)
