@@ -64,9 +64,7 @@ async def plan(call: Call, facts: Facts, ports: Ports, answers: Answers) -> Turn
     stands = Replay()
     if profile.note.replay and (side is None or side.replays_notes):
         stands = await _replayed(known, facts, ports, journal)
-    memory = NO_MEMORY
-    if ports.memory is not None:
-        memory = memory_plan(known.call, facts, profile, is_side=side is not None)
+    memory = NO_MEMORY if ports.memory is None else memory_plan(known.call, facts, profile, side)
     if side is None:
         made = await _turn(known, facts, profile, memory, stands, ports, answers, journal)
     else:
@@ -200,10 +198,8 @@ async def _turn(
     cap = profile.max_output
     thinking = _thinking(facts, profile, task, _least(cap, facts.asked.max_tokens))
     journal.append(_thinking_line(thinking))
-    memories: Sequence[MemoryNote] = ()
-    if ports.memory is not None:
-        is_new = known.choice.is_new
-        memories = await recalled(memory, turn, profile, ports.memory, journal, is_new=is_new)
+    is_new = known.choice.is_new
+    memories = await recalled(memory, turn, profile, ports.memory, journal, is_new=is_new)
     say = _say(known, facts, profile, task, turn, memories)
     if memory.keeps and not memory.has_tool:
         say = replace(say, how_to_write=HOW_TO_WRITE)

@@ -11,7 +11,7 @@ from conductor.memory.tool import NAME, offered
 from conductor.ports import Memory, PortFault
 from conductor.profiles import FOR_TOOLS, Profile
 from conductor.turn import Turn
-from conductor.types import NO_MEMORY, Facts, JournalLine, MemoryPlan
+from conductor.types import NO_MEMORY, Facts, JournalLine, MemoryPlan, SidePlan
 from proto.chat import Call
 
 PROJECT = "x-tandem-project"
@@ -19,13 +19,13 @@ NO_MEMORY_HEADER = ("x-tandem-memory", "off")
 SEARCHED = 50  # notes, of which a prompt takes what fits
 
 
-def memory_plan(call: Call, facts: Facts, profile: Profile, *, is_side: bool) -> MemoryPlan:
+def memory_plan(call: Call, facts: Facts, profile: Profile, side: SidePlan | None) -> MemoryPlan:
     """What is read and written. `call`: without lines and blocks of ours."""
     rules, asked = profile.memory, facts.asked
     if profile.name == FOR_TOOLS or not call.messages:
         return NO_MEMORY
     name, word = NO_MEMORY_HEADER
-    is_kept = not is_side and asked.headers.get(name, "").lower() != word
+    is_kept = side is None and asked.headers.get(name, "").lower() != word
     cuts = rules.write and call.answer_format.kind == "text" and not asked.has_logprobs
     keeps = cuts and is_kept and asked.choices == 1
     return MemoryPlan(
@@ -47,13 +47,13 @@ async def recalled(
     memory: MemoryPlan,
     turn: Turn,
     profile: Profile,
-    store: Memory,
+    store: Memory | None,
     journal: list[JournalLine],
     *,
     is_new: bool,
 ) -> Sequence[MemoryNote]:
     """What a new session (`is_new`) is told of earlier ones."""
-    if not memory.reads or not is_new or turn.kind != "user":
+    if store is None or not memory.reads or not is_new or turn.kind != "user":
         return ()
     words = words_of(turn.text)
     try:

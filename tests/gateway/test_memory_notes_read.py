@@ -46,9 +46,7 @@ async def test_it_stands_there_again_in_later_turns_and_is_not_read_again(tmp_pa
         second = (await on.submit(2)).plan.segments
         await on.memories.finish()
         uses = {note.text: note.uses for note in on.kept()}
-    assert [(one.message, one.text) for one in second] == [
-        (one.message, one.text) for one in first
-    ]
+    assert [(one.message, one.text) for one in second] == [(one.message, one.text) for one in first]
     assert uses == {FLOUR: 1, "the oven is upstairs": 0}
 
 

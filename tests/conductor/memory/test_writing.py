@@ -25,12 +25,13 @@ def test_what_a_tool_said_or_looks_like_a_key_is_not() -> None:
 
 def test_the_journal_says_how_many_of_each_and_why() -> None:
     kept = [Wish(FLOUR, "block", None)] * (MOST_NOTES + 1)
-    lines = lines_of([*kept, Wish(FLOUR, "tool", "echo")], unclosed=1)
+    lines = lines_of([*kept, Wish(FLOUR, "tool", "echo")], unclosed=1, unkept=2)
     assert lines == (
         JournalLine("memory_write", "kept", "block", numbers={"count": MOST_NOTES}),
         JournalLine("memory_write", "too_many", "block", numbers={"count": 1}),
         JournalLine("memory_write", "echo", "tool", numbers={"count": 1}),
         JournalLine("memory_write", "unclosed", "block", numbers={"count": 1}),
+        JournalLine("memory_write", "off", "block", numbers={"count": 2}),
     )
     assert len(entries_of(kept, HERE, session="", now_ms=0)) == MOST_NOTES
     assert lines_of([]) == ()
