@@ -12,6 +12,24 @@ from proto.events import (
     TextDelta,
 )
 from proto.messages import Delta, Kind
+from proto.plan import REASONING_PART, HiddenText
+
+
+class HiddenTexts:
+    """Finds hidden texts among the tokens of an answer, which it is shown in their order."""
+
+    def __init__(self) -> None:
+        self.found: list[HiddenText] = []
+        self._shown_chars: dict[Kind, int] = {}
+
+    def see(self, piece: str, kind: Kind, *, is_hidden: bool) -> None:
+        """A token: what it says, and whether the client gets that."""
+        shown = self._shown_chars.get(kind, 0)
+        if not is_hidden:
+            self._shown_chars[kind] = shown + len(piece)
+        elif piece:
+            part = REASONING_PART if kind == "reasoning" else None
+            self.found.append(HiddenText(piece, part, shown))
 
 
 def events_of(delta: Delta) -> Iterator[Event]:
@@ -46,9 +64,7 @@ def events_of(delta: Delta) -> Iterator[Event]:
             yield CallEnd(part.index)
 
 
-def _text_event(
-    kind: Kind | None, text: list[str], logprobs: list[Logprobs], tokens: int
-) -> Event:
+def _text_event(kind: Kind | None, text: list[str], logprobs: list[Logprobs], tokens: int) -> Event:
     joined = "".join(text)
     if kind == "reasoning":
         return ReasoningDelta(joined, tokens)

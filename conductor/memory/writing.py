@@ -23,7 +23,7 @@ class Wish:
     refusal: Refusal | None
 
 
-def results_of(messages: Iterable[Message]) -> tuple[str, ...]:
+def results_in(messages: Iterable[Message]) -> tuple[str, ...]:
     """What tools said in a conversation."""
     return tuple(message.text for message in messages if message.role == "tool")
 

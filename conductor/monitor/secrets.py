@@ -52,6 +52,12 @@ def looks_secret(text: str) -> bool:
     return bool(secrets_in([text], _ANYWHERE))
 
 
+def masked(text: str) -> str:
+    """A text without what looks like a key in it."""
+    mask = Mask(secrets_in([text], _ANYWHERE), _ANYWHERE.count("shown_chars"))
+    return mask.read(text) + mask.finish()
+
+
 def _is_random(text: str, params: Params) -> bool:
     """Whether its characters are of all kinds, and each tells as much as in a random string."""
     kinds = (str.isdigit, str.isupper, str.islower)

@@ -6,7 +6,7 @@ Knows no class and no profile; what is asked and what an answer means is the con
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from conductor.ports import PortFault, Question, Reply
 from gateway.backends.answer_form import choice_schema, chosen
@@ -24,6 +24,16 @@ BACKGROUND_BAND = 3  # nobody waits for what is asked behind a request
 WRAPPING_TOKENS = 12  # of `{"choice":""}`, however they are cut
 
 
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Who answers questions, as the ledger names it, and with which of its models."""
+
+    host: Host
+    model: str
+    backend: str | None = None
+    upstream_key: str | None = None
+
+
 class HostAsk:
     """Asks for one request, whose `entry` its rows belong to.
 
@@ -32,7 +42,7 @@ class HostAsk:
 
     def __init__(
         self,
-        host: Host,
+        answering: Answering,
         books: Books,
         entry: Entry,
         *,
@@ -41,7 +51,8 @@ class HostAsk:
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._host = host
+        self._answering = answering
+        self._host = answering.host
         self._books = books
         self._entry = entry
         self._salt = salt
@@ -84,8 +95,8 @@ class HostAsk:
             arrived_s=self._now(),
             kind=self._kind,
         )
-        row.backend, row.upstream_key = self._entry.backend, self._entry.upstream_key
-        row.upstream_model = self._entry.upstream_model
+        row.backend, row.upstream_key = self._answering.backend, self._answering.upstream_key
+        row.upstream_model = self._answering.model
         row.run_id = None
         return row
 
@@ -97,7 +108,7 @@ class HostAsk:
         plan = Plan(thinking=Thinking(on=False), lane="side")
         if self._kind == "memory":
             plan = replace(plan, band=BACKGROUND_BAND)
-        call = _call(row.upstream_model or "", question, has_choice=has_choice)
+        call = _call(self._answering.model, question, has_choice=has_choice)
         run = await self._host.start(Work(call, plan, params, 0, self._salt), row, 0)
         finished: Finished | None = None
         try:

@@ -6,7 +6,7 @@ Nobody waits for what is written here. Knows no request.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from conductor.ports import Memory, Notes, PortFault
+from conductor.ports import Memory, PortFault
 from conductor.types import JournalLine
 from gateway.conducting.memory_writer import MemoryWriter
 from gateway.journal import Journal, JournalHead
@@ -17,13 +17,10 @@ LAST_WRITES_S = 2.0  # for those that wait when the process ends
 
 
 class Memories:
-    """`store`: what plans read of, too. `notes`: where texts stand that answers held back."""
+    """`store`: what plans read of, too."""
 
-    def __init__(
-        self, store: Memory, notes: Notes, journal: Journal, settings: MemoryWriterSettings
-    ) -> None:
+    def __init__(self, store: Memory, journal: Journal, settings: MemoryWriterSettings) -> None:
         self.store = store
-        self.notes = notes
         self.writer = MemoryWriter(settings)
         self._journal = journal
         self._writes: set[asyncio.Task[None]] = set()

@@ -3,7 +3,7 @@
 Knows no run and no store.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from conductor.memory.block import BlockCutter, HiddenBlock
 from conductor.memory.tool import NAME
@@ -18,6 +18,7 @@ from proto.events import (
     ReasoningDelta,
     TextDelta,
 )
+from proto.plan import HiddenText
 
 
 @dataclass(slots=True)
@@ -41,6 +42,7 @@ class MemoryAnswer:
 
     def __init__(self, *, has_tool: bool, first_call: int = 0) -> None:
         self.own_calls: dict[int, OwnCall] = {}
+        self.reasoning_chars = 0
         self._has_tool = has_tool
         self._cutter = BlockCutter()
         self._first_call = first_call
@@ -57,6 +59,11 @@ class MemoryAnswer:
         return self._cutter.blocks
 
     @property
+    def whole_blocks(self) -> list[HiddenBlock]:
+        """Those of them that were closed."""
+        return [block for block in self.blocks if block.is_closed]
+
+    @property
     def calls(self) -> int:
         """Calls that the client gets."""
         return len(self._indices)
@@ -69,6 +76,7 @@ class MemoryAnswer:
             case ReasoningDelta(text):
                 self._said_tokens += event.tokens or estimate(text)
                 self._written.append(event)
+                self.reasoning_chars += len(text)
                 return [event]
             case CallStart():
                 return [*self.end(), *self._call(event)]
@@ -94,6 +102,17 @@ class MemoryAnswer:
             rest = max(written_tokens - self._said_tokens, 0)
             hidden += rest * own / sum(self._call_chars.values())
         return min(round(hidden), written_tokens)
+
+    def placed(self, hidden: HiddenText) -> HiddenText:
+        """A text that the run put into its answer, where it stands in what the client gets."""
+        if hidden.part is not None:
+            return hidden
+        cut = 0
+        for block in self.blocks:
+            if block.offset + cut >= hidden.offset:
+                break
+            cut += min(len(block.text), hidden.offset - block.offset - cut)
+        return replace(hidden, offset=hidden.offset - cut)
 
     def message(self) -> Message:
         """The answer as the model wrote it, with the whole calls of our tool."""

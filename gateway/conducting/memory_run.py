@@ -15,10 +15,11 @@ from gateway.backends.run import Run, Silence, Work
 from gateway.conducting.memory_answer import MemoryAnswer
 from gateway.errors import ApiError
 from gateway.ledger.entry import Entry
-from proto.chat import Message, TextPart, ToolCall, reply_message
+from proto.chat import Message, TextPart, ToolCall
 from proto.events import Event, Finished, Reading, TextDelta, Waiting
 from proto.faults import Refusal
 from proto.messages import MonitorEvent
+from proto.plan import HiddenText
 
 GAP = "\n\n"  # between the texts of two runs: what stood there is not seen
 
@@ -34,8 +35,8 @@ class Taker(Protocol):
     def answer_to(self, call: ToolCall) -> str:
         """Takes a call of our tool; returns its result."""
 
-    def take(self, answer: Message, blocks: Sequence[HiddenBlock]) -> None:
-        """An answer is complete: as its client has it, and what was cut out of its text."""
+    def take(self, blocks: Sequence[HiddenBlock]) -> None:
+        """An answer is complete: what was cut out of its text."""
 
 
 @dataclass(slots=True)
@@ -71,7 +72,6 @@ class MemoryRun:
         self._taker = taker
         self._begin = begin
         self._is_open = False  # the last leg's run
-        self._shown: list[Event] = []
         self._text_chars = 0
 
     @property
@@ -83,6 +83,30 @@ class MemoryRun:
     def completion_tokens(self) -> int:
         """Tokens that the client has or will have."""
         return sum(leg.run.completion_tokens - leg.hidden_tokens for leg in self.legs)
+
+    @property
+    def note_tokens(self) -> int:
+        """Of the client's own prompt."""
+        return self.legs[0].run.note_tokens
+
+    @property
+    def hidden_tokens(self) -> int:
+        """Tokens that it never gets."""
+        return sum(leg.run.hidden_tokens + leg.hidden_tokens for leg in self.legs)
+
+    @property
+    def hidden(self) -> list[HiddenText]:
+        """What was put into the answer, and what was cut out of it, where that stood in it."""
+        found: list[HiddenText] = []
+        reasoned = 0
+        for leg in self.legs:
+            put_in = [leg.answer.placed(one) for one in leg.run.hidden]
+            cut = [HiddenText(one.text, None, one.offset) for one in leg.answer.whole_blocks]
+            for one in sorted((*put_in, *cut), key=lambda one: one.offset):
+                begins = leg.begins if one.part is None else reasoned
+                found.append(replace(one, offset=begins + one.offset))
+            reasoned += leg.answer.reasoning_chars
+        return found
 
     @property
     def calls(self) -> int:
@@ -166,18 +190,15 @@ class MemoryRun:
                 yield one
 
     def _seen(self, leg: Leg, shown: Event | Silence) -> list[Event | Silence]:
-        """What goes out now is remembered; a text of a further run is kept apart from the first."""
-        if isinstance(shown, Silence) or not _is_answer(shown):
+        """What goes out now: the text of a further run is kept apart from that before it."""
+        if not isinstance(shown, TextDelta):
             return [shown]
-        out: list[Event] = [shown]
-        if isinstance(shown, TextDelta):
-            is_glued = 0 < self._text_chars == leg.begins and not shown.text[:1].isspace()
-            if is_glued:
-                out.insert(0, TextDelta(GAP))
-                leg.begins += len(GAP)
-            self._text_chars += len(shown.text) + (len(GAP) if is_glued else 0)
-        self._shown += out
-        return [*out]
+        is_glued = 0 < self._text_chars == leg.begins and not shown.text[:1].isspace()
+        if is_glued:
+            leg.begins += len(GAP)
+            self._text_chars += len(GAP)
+        self._text_chars += len(shown.text)
+        return [TextDelta(GAP), shown] if is_glued else [shown]
 
     def _next_work(self, leg: Leg) -> Work | None:
         """What is asked next, where the answer is to go on; what our tool was called with is taken
@@ -214,12 +235,7 @@ class MemoryRun:
 
     def _finished(self) -> Finished:
         """One end for all runs."""
-        blocks = [
-            replace(block, offset=leg.begins + block.offset)
-            for leg in self.legs
-            for block in leg.answer.blocks
-        ]
-        self._taker.take(reply_message(self._shown), blocks)
+        self._taker.take([block for leg in self.legs for block in leg.answer.blocks])
         ends = [leg.finished for leg in self.legs if leg.finished is not None]
         first, last = ends[0], ends[-1]
         cut = sum(leg.hidden_tokens for leg in self.legs)

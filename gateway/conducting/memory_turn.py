@@ -14,22 +14,20 @@ from conductor.memory.writing import (
     Wish,
     entries_of,
     lines_of,
-    results_of,
+    results_in,
     wish_of,
 )
-from conductor.notes.replay import hidden_record
 from conductor.ports import PortFault
-from conductor.session import History
-from conductor.types import JournalLine, NoteRecord, TurnPlan
+from conductor.types import JournalLine, TurnPlan
 from gateway.backends.run import Host
-from gateway.conducting.ask import HostAsk
+from gateway.conducting.ask import Answering, HostAsk
 from gateway.conducting.memories import Memories
 from gateway.conducting.memory_host import MemoryHost
 from gateway.conducting.memory_writer import Key, Watched
 from gateway.journal import Journal, JournalHead
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry
-from proto.chat import Message, ToolCall
+from proto.chat import ToolCall
 
 
 class MemoryTurn:
@@ -51,12 +49,11 @@ class MemoryTurn:
         self._memories = memories
         self._now_ms = now_ms
         self._key: Key = (scope, plan.session_key)
-        self._results = results_of(plan.call.messages)
+        self._results = results_in(plan.call.messages)
         self._wishes: list[Wish] = []
         self._unclosed = self._unkept = 0  # blocks
-        self._records: list[NoteRecord] = []
         self._ask: HostAsk | None = None
-        self._is_engine = False
+        self._is_engine = self._asks_engine = False
 
     @property
     def has_tool(self) -> bool:
@@ -68,11 +65,13 @@ class MemoryTurn:
         """How often an answer may go on behind calls of it."""
         return self._plan.profile.monitor.continuations
 
-    def over(self, host: Host, books: Books, entry: Entry, salt: str) -> Host:
-        """Who answers the request: its host, or one before it that keeps blocks from the client."""
+    def over(self, host: Host, answering: Answering, books: Books, entry: Entry, salt: str) -> Host:
+        """Who answers the request: its host, or one before it that keeps blocks from the client.
+        `answering`: who is asked about its conversation when that is quiet."""
         self._is_engine = host.target.kind == "engine"
         if self._plan.memory.is_looked_at and self._plan.session is not None:
-            self._ask = HostAsk(host, books, entry, salt=salt, kind="memory")
+            self._ask = HostAsk(answering, books, entry, salt=salt, kind="memory")
+            self._asks_engine = answering.host.target.kind == "engine"
         return MemoryHost(host, books, self) if self._plan.memory.cuts else host
 
     def begin(self) -> None:
@@ -94,7 +93,7 @@ class MemoryTurn:
         self._wishes.append(wish)
         return answer_to(draft, wish.refusal)
 
-    def take(self, answer: Message, blocks: Sequence[HiddenBlock]) -> None:
+    def take(self, blocks: Sequence[HiddenBlock]) -> None:
         """See `Taker`."""
         closed = [block for block in blocks if block.is_closed]
         self._unclosed += len(blocks) - len(closed)
@@ -103,7 +102,6 @@ class MemoryTurn:
             return
         drafts = [draft for block in closed for draft in block_drafts(block)]
         self._wishes += [wish_of(draft, "block", self._results) for draft in drafts]
-        self._records = self._records_of(answer, closed)
 
     def end(self) -> None:
         """The request is over, in whatever way."""
@@ -112,8 +110,6 @@ class MemoryTurn:
             return
         self._emit(lines_of(self._wishes, unclosed=self._unclosed, unkept=self._unkept))
         self._write(memories, self._wishes)
-        if self._records:
-            memories.write(self._head, lambda: memories.notes.save(self._records))
         if self._ask is not None:
             self._watch(memories, self._ask)
         memories.writer.ended(self._key)
@@ -135,7 +131,7 @@ class MemoryTurn:
 
         tail, turns = plan.session.chain, plan.session.turns
         memories.writer.watch(
-            self._key, Watched(said, tail, turns, ask, self._is_engine, keep, fail)
+            self._key, Watched(said, tail, turns, ask, self._asks_engine, keep, fail)
         )
 
     def _write(self, memories: Memories, wishes: Sequence[Wish]) -> None:
@@ -143,25 +139,6 @@ class MemoryTurn:
         entries = entries_of(wishes, memory, session=session, now_ms=self._now_ms)
         if entries:
             memories.write(self._head, lambda: memories.store.add(entries))
-
-    def _records_of(self, answer: Message, blocks: Sequence[HiddenBlock]) -> list[NoteRecord]:
-        """What the next turn has again of the answer."""
-        if not blocks or self._plan.session is None or not self._plan.profile.note.replay:
-            return []
-        history = History(self._plan.call.messages)
-        return [
-            hidden_record(
-                history,
-                answer,
-                block.text,
-                scope=self._key[0],
-                session=self._plan.session_key,
-                part=None,
-                offset=block.offset,
-                now_ms=self._now_ms,
-            )
-            for block in blocks
-        ]
 
     def _emit(self, lines: Sequence[JournalLine]) -> None:
         for line in lines:

@@ -19,14 +19,16 @@ from gateway.notebook.memory import MemoryNotebook
 from gateway.notebook.memory_notes import MemoryStore
 from gateway.notebook.stored import StoredNotebook
 from gateway.settings.types import Settings
+from gateway.transcripts import Transcripts
 
 PRUNE_S = 3600.0  # how often old notes are looked for
 LAST_WRITES_S = 2.0  # for what waits when the process ends
 
 
 class Rooms:
-    """Notebook, journal and memory notes of one process. `hash_key`: of this installation's hashes.
-    `memories` None: there is no database for them.
+    """Notebook, journal, transcripts and memory notes of one process.
+
+    `hash_key`: of this installation's hashes. `memories` None: there is no database for them.
 
     Raises: CommandFailed when the store cannot be opened.
     """
@@ -47,9 +49,9 @@ class Rooms:
         self.notebook, store = _kept(settings)
         self.memories: Memories | None = None
         if store is not None:
-            self.memories = Memories(
-                store, self.notebook.notes, self.journal, settings.conductor.memory
-            )
+            self.memories = Memories(store, self.journal, settings.conductor.memory)
+        folder = settings.state_dir / "transcripts"
+        self.transcripts = Transcripts(folder, self._background, self._now_ms)
 
     async def run(self) -> None:
         """Makes the tables, deletes what is too old, writes memory notes, until it is cancelled."""

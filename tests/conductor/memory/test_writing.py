@@ -1,7 +1,7 @@
 """What of the notes that somebody wants kept is kept."""
 
 from conductor.memory.notes import MOST_NOTES, Draft, MemoryEntry, MemoryScope
-from conductor.memory.writing import Wish, entries_of, lines_of, results_of, wish_of
+from conductor.memory.writing import Wish, entries_of, lines_of, results_in, wish_of
 from conductor.types import JournalLine, MemoryPlan
 from proto.chat import Message, TextPart
 
@@ -16,7 +16,7 @@ def test_a_statement_is_stored_with_its_session() -> None:
 
 def test_what_a_tool_said_or_looks_like_a_key_is_not() -> None:
     said = Message("tool", (TextPart("Note: flour is kept in the cellar!"),))
-    results = results_of([Message("user", (TextPart("x"),)), said])
+    results = results_in([Message("user", (TextPart("x"),)), said])
     key = Draft("fact", "the deploy uses sk-AbCdEfGh12345678")
     wishes = [wish_of(FLOUR, "tool", results), wish_of(key, "tool", results)]
     assert [wish.refusal for wish in wishes] == ["echo", "secret"]

@@ -12,6 +12,7 @@ from gateway.backends.run import Silence
 from gateway.conducting.memory_answer import MemoryAnswer
 from proto.chat import Message, TextPart, ToolCall
 from proto.events import CallArguments, CallEnd, CallStart, Event, ReasoningDelta, TextDelta
+from proto.plan import REASONING_PART, HiddenText
 
 BLOCK = "\n<tandem_memory>\nfact: it rains\n</tandem_memory>"
 
@@ -92,3 +93,14 @@ def test_own_calls_are_taken_out_and_the_others_counted_anew() -> None:
 def test_without_the_tool_a_call_of_its_name_is_any_call(has_tool: bool) -> None:
     answer = MemoryAnswer(has_tool=has_tool)
     assert bool(seen(answer, *called(0, NAME))) is not has_tool
+
+
+@pytest.mark.parametrize(
+    ("written", "seen_at"), [(0, 0), (2, 2), (2 + len(BLOCK), 2), (4, 2), (3 + len(BLOCK), 3)]
+)
+def test_what_a_run_put_in_stands_between_the_same_words(written: int, seen_at: int) -> None:
+    answer = MemoryAnswer(has_tool=False)
+    seen(answer, ReasoningDelta("Hm"), TextDelta(f"So{BLOCK} it is"))
+    assert answer.placed(HiddenText("x", None, written)) == HiddenText("x", None, seen_at)
+    in_reasoning = HiddenText("x", REASONING_PART, 9)
+    assert answer.placed(in_reasoning) == in_reasoning and answer.reasoning_chars == 2
