@@ -86,6 +86,30 @@ async def test_an_answer_goes_on_behind_its_call_as_one(tmp_path: Path) -> None:
     assert [(one["task"], one["reason"]) for one in lines] == [("tool", "kept")]
 
 
+async def test_what_was_cut_behind_the_call_stands_there_again(tmp_path: Path) -> None:
+    block = "\n<tandem_memory>\nfact: it rains\n</tandem_memory>"
+
+    async def more(worker: FakeWorker, run: Submit) -> None:
+        if run.call.messages[-1].text == "Why?":
+            return await saying("Because.")(worker, run)
+        if not own(run):
+            return await call(worker, run, REMEMBER, text=f"Noted.{block}", tokens=7)
+        await saying("Ten minutes.", block)(worker, run)
+
+    async with remembering(tmp_path, more, WRITES) as on:
+        answer = await on.ask(ASKED, tools=[LOOK])
+        text = answer["choices"][0]["message"]["content"]
+        await on.ask(ASKED, text, "Why?", tools=[LOOK])
+        segments = (await on.submit(3)).plan.segments
+        row = await on.running.row(1)
+    assert text == "Noted.\n\nTen minutes."
+    assert [(one.kind, one.message, one.offset, one.text) for one in segments] == [
+        ("hidden", 1, 6, block), ("hidden", 1, len(text), block),
+    ]  # fmt: skip
+    # Of the piece "Noted." with a block behind it one token: most of it is the block's.
+    assert (row.completion_tokens, row.hidden_tokens) == (1, 8)
+
+
 async def test_one_that_is_not_streamed_is_one_answer_too(tmp_path: Path) -> None:
     async with remembering(tmp_path, remembers, WRITES) as on:
         answer = await on.ask(ASKED, tools=[LOOK])

@@ -63,7 +63,7 @@ async def test_several_answers_or_logprobs_keep_nothing(asked: dict[str, object]
 
 async def test_a_side_request_keeps_nothing_and_asks_for_nothing() -> None:
     made = await planned(World(), ASKED, profile=OWN, near=True, is_stream=False)
-    assert made.side is not None
+    assert made.side is not None and made.memory.cuts  # a compaction sees the note that says how
     assert not (made.memory.keeps or made.memory.reads or made.memory.is_looked_at)
 
 
