@@ -35,17 +35,13 @@ class OwnCall:
 
 
 class MemoryAnswer:
-    """Takes a run's events, gives those that the client gets.
+    """Takes a run's events, gives those that the client gets. `has_tool`: our tool was offered."""
 
-    `has_tool`: our tool was offered. `first_call`: the index of the next call that the client gets.
-    """
-
-    def __init__(self, *, has_tool: bool, first_call: int = 0) -> None:
+    def __init__(self, *, has_tool: bool) -> None:
         self.own_calls: dict[int, OwnCall] = {}
         self.reasoning_chars = 0
         self._has_tool = has_tool
         self._cutter = BlockCutter()
-        self._first_call = first_call
         self._indices: dict[int, int] = {}  # of calls that the client gets: theirs by the run's
         self._written: list[Event] = []  # by the model, for a run that goes on
         self._call_chars: dict[int, int] = {}
@@ -135,7 +131,7 @@ class MemoryAnswer:
         if self._has_tool and event.name == NAME:
             self.own_calls[event.index] = OwnCall(event.id)
             return [Silence()]
-        index = self._indices[event.index] = self._first_call + len(self._indices)
+        index = self._indices[event.index] = len(self._indices)
         return [CallStart(index, event.id, event.name)]
 
     def _rest_of_call(self, event: CallArguments | CallEnd) -> list[Event | Silence]:

@@ -97,11 +97,10 @@ class MemoryHost:
             work = replace(work, wait_s=max(work.wait_s - spent_s, 0.001))
         try:
             run = await self._host.start(work, row, 0)
-        except BaseException:
-            self._close(row, "failed", None)
+        except BaseException as fault:
+            self._close(row, "failed" if isinstance(fault, Exception) else "aborted", None)
             raise
-        first_call = before.answer.calls
-        return Leg(run, work, row, MemoryAnswer(has_tool=True, first_call=first_call))
+        return Leg(run, work, row, MemoryAnswer(has_tool=True))
 
     def _close(self, row: Entry, outcome: Outcome, error_type: str | None) -> None:
         row.close(self._now(), outcome="failed" if error_type else outcome, error_type=error_type)

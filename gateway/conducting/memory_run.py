@@ -17,7 +17,7 @@ from gateway.errors import ApiError
 from gateway.ledger.entry import Entry
 from proto.chat import Message, TextPart, ToolCall
 from proto.events import Event, Finished, Reading, TextDelta, Waiting
-from proto.faults import Refusal
+from proto.faults import CodecFault, Refusal
 from proto.messages import MonitorEvent
 from proto.plan import HiddenText
 
@@ -152,7 +152,7 @@ class MemoryRun:
                     await self._go_on(work)
                 async for event in self._events_of(self.legs[-1]):
                     yield event
-            except (ApiError, Refusal, EngineLost) as fault:
+            except (ApiError, Refusal, CodecFault, EngineLost) as fault:
                 if not self._stands_without(fault):
                     raise
                 break
@@ -224,11 +224,13 @@ class MemoryRun:
             params=replace(work.params, max_tokens=_left(work.params.max_tokens, written)),
         )
 
-    def _stands_without(self, fault: ApiError | Refusal | EngineLost) -> bool:
+    def _stands_without(self, fault: Exception) -> bool:
         """Whether the answer is one without the run that failed."""
         last = self.legs[-1]
         if last.finished is None:
-            last.error_type = "engine_unavailable" if isinstance(fault, EngineLost) else fault.code
+            last.error_type = "engine_unavailable"
+            if isinstance(fault, ApiError | Refusal):
+                last.error_type = fault.code
             if len(self.legs) == 1 or self._text_chars > last.begins or last.answer.calls:
                 return False
         return self._text_chars > 0 and not isinstance(fault, EngineLost)

@@ -49,7 +49,7 @@ class MemoryTurn:
         self._memories = memories
         self._now_ms = now_ms
         self._key: Key = (scope, plan.session_key)
-        self._results = results_in(plan.call.messages)
+        self._results = results_in(plan.call.messages) if plan.memory.keeps else ()
         self._wishes: list[Wish] = []
         self._unclosed = self._unkept = 0  # blocks
         self._ask: HostAsk | None = None

@@ -69,13 +69,13 @@ def test_what_was_held_comes_before_a_call() -> None:
 
 
 def test_own_calls_are_taken_out_and_the_others_counted_anew() -> None:
-    answer = MemoryAnswer(has_tool=True, first_call=3)
+    answer = MemoryAnswer(has_tool=True)
     arguments = json.dumps({"kind": "fact", "text": "it rains"})
     events = seen(
         answer, ReasoningDelta("Hm", 1), TextDelta("So", tokens=1),
         *called(0, NAME, arguments), *called(1, "look"), CallStart(2, "c2", NAME),
     )  # fmt: skip
-    look = [CallStart(3, "c1", "look"), CallArguments(3, "{}"), CallEnd(3)]
+    look = [CallStart(0, "c1", "look"), CallArguments(0, "{}"), CallEnd(0)]
     assert events == [ReasoningDelta("Hm"), TextDelta("So"), *look]
     assert answer.calls == 1
     said = (TextPart("So"),)
