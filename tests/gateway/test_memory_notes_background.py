@@ -66,6 +66,14 @@ async def test_a_request_calls_off_what_is_asked_about_its_conversation(tmp_path
     assert ("memory", "aborted") in {(row.kind, row.outcome) for row in rows}
 
 
+async def test_before_our_own_engine_any_request_calls_it_off(tmp_path: Path) -> None:
+    async with remembering(tmp_path, stalls, LOOKED_AT, quiet_s=0.0) as on:
+        await on.ask(SAID)
+        question = await on.submit(2)
+        await on.ask("Hello there", headers={"X-Tandem-Memory": "off"})
+        assert (await on.worker.hear(Cancel)).run_id == question.run_id
+
+
 async def test_the_process_ends_while_a_question_is_open(tmp_path: Path) -> None:
     async with remembering(tmp_path, stalls, LOOKED_AT, quiet_s=0.0) as on:
         await on.ask(SAID)

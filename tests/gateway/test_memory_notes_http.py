@@ -1,5 +1,6 @@
 """Memory notes that models of an HTTP backend write: the same as before our own engine."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from conductor.profiles import MemoryRules
 from gateway.settings.types import ConductorSettings
 from gateway.store.db import Database
 from gateway.store.memory_desk import list_notes
-from tests.fakes.backend import FakeBackend, Gate, Reply, sse
+from tests.fakes.backend import Cut, FakeBackend, Gate, Reply, sse
 from tests.gateway.harness import Running, backend, running_gateway
 from tests.gateway.managed_backend import call, end, text, usage
 from tests.gateway.remembering import planning
@@ -106,8 +107,6 @@ async def test_where_the_backend_takes_no_further_request_the_answer_stands(
 
 
 async def test_one_that_breaks_off_behind_the_first_words_ends_as_an_error(tmp_path: Path) -> None:
-    from tests.fakes.backend import Cut
-
     first = sse(text("Noted."), REMEMBER, *end("tool_calls", **usage(30, 9)))
     async with before(tmp_path, first, sse(text("Te"), Cut())) as (running, _, client):
         answer = await client.post("/v1/chat/completions", json={**ASK, "tools": [LOOK]})
@@ -120,8 +119,6 @@ async def test_one_that_breaks_off_behind_the_first_words_ends_as_an_error(tmp_p
 
 
 async def test_a_client_that_leaves_a_block_is_served_no_more(tmp_path: Path) -> None:
-    import asyncio
-
     gate = Gate()
     reply = sse(text("Ten."), text(BLOCK[:20]), gate)
     async with before(tmp_path, reply, tokens_per_delta="one") as (running, up, client):

@@ -5,6 +5,14 @@ from pathlib import Path
 
 from conductor.memory.notes import MemoryScope
 from conductor.profiles import MemoryRules
+from gateway.conducting.rooms import Rooms
+from gateway.settings.types import (
+    ConductorSettings,
+    LedgerSettings,
+    NotesSettings,
+    ServerSettings,
+    Settings,
+)
 from tests.gateway.harness import SHIPPED
 from tests.gateway.remembering import HERE, planning, remembering, saying
 
@@ -72,15 +80,6 @@ async def test_the_profile_for_tools_never_reads_or_writes(tmp_path: Path) -> No
 
 
 async def test_without_a_database_there_are_no_memory_notes(tmp_path: Path) -> None:
-    from gateway.conducting.rooms import Rooms
-    from gateway.settings.types import (
-        ConductorSettings,
-        LedgerSettings,
-        NotesSettings,
-        ServerSettings,
-        Settings,
-    )
-
     settings = Settings(
         server=ServerSettings(state_dir=tmp_path), ledger=LedgerSettings(), rev="r",
         planning=planning(READS), conductor=ConductorSettings(notes=NotesSettings(store="memory")),

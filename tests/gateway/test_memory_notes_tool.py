@@ -1,5 +1,6 @@
 """Memory notes that models write by a tool: the conductor answers it, and no client sees it."""
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,7 @@ import pytest
 from conductor.memory.tool import NAME, TOOL
 from conductor.profiles import MemoryRules
 from proto.chat import Message, TextPart, ToolCall
-from proto.events import ReasoningDelta
-from proto.messages import Delta, Refused, Submit
+from proto.messages import CallPart, Cancel, Delta, Refused, Submit
 from tests.fakes.worker import FakeWorker
 from tests.gateway.harness import SHIPPED
 from tests.gateway.remembering import body, call, remembering, saying
@@ -88,13 +88,14 @@ async def test_an_answer_goes_on_behind_its_call_as_one(tmp_path: Path) -> None:
 
 async def test_what_was_cut_behind_the_call_stands_there_again(tmp_path: Path) -> None:
     block = "\n<tandem_memory>\nfact: it rains\n</tandem_memory>"
+    other = block.replace("rains", "snows")
 
     async def more(worker: FakeWorker, run: Submit) -> None:
         if run.call.messages[-1].text == "Why?":
             return await saying("Because.")(worker, run)
         if not own(run):
             return await call(worker, run, REMEMBER, text=f"Noted.{block}", tokens=7)
-        await saying("Ten minutes.", block)(worker, run)
+        await saying("Ten minutes.", other)(worker, run)
 
     async with remembering(tmp_path, more, WRITES) as on:
         answer = await on.ask(ASKED, tools=[LOOK])
@@ -102,9 +103,11 @@ async def test_what_was_cut_behind_the_call_stands_there_again(tmp_path: Path) -
         await on.ask(ASKED, text, "Why?", tools=[LOOK])
         segments = (await on.submit(3)).plan.segments
         row = await on.running.row(1)
+        notes = {note.text for note in await on.written(3)}
+    assert notes == {FACT, "it rains", "it snows"}
     assert text == "Noted.\n\nTen minutes."
     assert [(one.kind, one.message, one.offset, one.text) for one in segments] == [
-        ("hidden", 1, 6, block), ("hidden", 1, len(text), block),
+        ("hidden", 1, 6, block), ("hidden", 1, len(text), other),
     ]  # fmt: skip
     # Of the piece "Noted." with a block behind it one token: most of it is the block's.
     assert (row.completion_tokens, row.hidden_tokens) == (1, 8)
@@ -116,6 +119,15 @@ async def test_one_that_is_not_streamed_is_one_answer_too(tmp_path: Path) -> Non
     (choice,) = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Noted.\n\nTen minutes."}
     assert (choice["finish_reason"], answer["usage"]["completion_tokens"]) == ("stop", 3)
+
+
+async def test_nobody_is_told_that_a_further_run_waits_for_its_turn(tmp_path: Path) -> None:
+    async with remembering(tmp_path, remembers, WRITES) as on:
+        answer = await on.client.post(
+            "/v1/chat/completions", json=body(ASKED, tools=[LOOK], stream=True), headers=on.headers
+        )
+    lines = [line for line in answer.text.splitlines() if line]
+    assert all(line.startswith("data: ") for line in lines)
 
 
 async def test_beside_other_calls_it_is_taken_and_left_out(tmp_path: Path) -> None:
@@ -215,13 +227,12 @@ async def test_where_nothing_is_kept_or_a_call_is_forced_there_is_no_such_tool(
     assert [tool.name for tool in run.call.tools] == ["look"]
 
 
-async def test_a_call_that_the_limit_cut_is_not_taken_and_the_answer_ends_there(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_where_the_limit_cut_the_answer_it_ends_there(tmp_path: Path, is_whole: bool) -> None:
     async def cut(worker: FakeWorker, run: Submit) -> None:
-        from proto.messages import CallPart
-
-        parts = (CallPart(2, 0, "call_0", NAME), CallPart(2, 0, args=ARGUMENTS[:-3]))
+        arguments = ARGUMENTS if is_whole else ARGUMENTS[:-3]
+        parts = (CallPart(2, 0, "call_0", NAME), CallPart(2, 0, args=arguments))
+        parts += (CallPart(2, 0, end=True),) if is_whole else ()
         kinds: Any = ("text", "call")
         await worker.send(
             Delta(run.run_id, 1, (1, 2), ("Well.", ""), kinds, (False, False), calls=parts)
@@ -232,7 +243,7 @@ async def test_a_call_that_the_limit_cut_is_not_taken_and_the_answer_ends_there(
         answer = await on.ask(ASKED, tools=[LOOK])
         await on.running.row()
         await on.memories.finish()
-        assert on.kept() == []
+        assert [note.text for note in on.kept()] == [FACT] * is_whole
         runs = [one for one in on.worker.heard if isinstance(one, Submit)]
     (choice,) = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Well."}
@@ -263,10 +274,6 @@ async def test_where_the_further_run_is_refused_the_answer_is_what_there_is(
 
 
 async def test_a_client_that_leaves_ends_the_further_run_and_its_row(tmp_path: Path) -> None:
-    import asyncio
-
-    from proto.messages import Cancel
-
     async def stalls(worker: FakeWorker, run: Submit) -> None:
         if not own(run):
             await call(worker, run, REMEMBER, text="Noted.", tokens=7)
@@ -282,6 +289,7 @@ async def test_a_client_that_leaves_ends_the_further_run_and_its_row(tmp_path: P
         child, row = await on.running.row(0), await on.running.row(1)
     assert cancelled.run_id == second.run_id
     assert (child.outcome, row.outcome) == ("aborted", "aborted")
+    assert (child.usage_source, row.usage_source) == ("counted", "backend")
     assert row.completion_tokens + row.hidden_tokens == (
         row.upstream_output_tokens + child.upstream_output_tokens
     )
@@ -294,8 +302,6 @@ async def test_reasoning_goes_with_the_call_and_counts_once(tmp_path: Path) -> N
         if own(run):
             await worker.write(run, "Ten.", first=2)
             return await worker.finish(run, 2)
-        from proto.messages import CallPart
-
         parts = (
             CallPart(2, 0, "call_0", NAME), CallPart(2, 0, args=ARGUMENTS), CallPart(2, 0, end=True)
         )  # fmt: skip
@@ -310,4 +316,3 @@ async def test_reasoning_goes_with_the_call_and_counts_once(tmp_path: Path) -> N
     assert (message["content"], message["reasoning_content"]) == ("Ten.", "Hm.Hm.")
     assert second.call.messages[-2].reasoning == "Hm."
     assert (row.completion_tokens, row.hidden_tokens) == (3, 1)
-    assert ReasoningDelta("Hm.", 1) == ReasoningDelta("Hm.")

@@ -56,6 +56,13 @@ def test_tokens_are_hidden_by_the_share_of_their_piece() -> None:
     assert answer.hidden_tokens(3) == 3
 
 
+def test_each_of_several_blocks_is_counted_where_it_stood() -> None:
+    answer = MemoryAnswer(has_tool=False)
+    pieces = (("So", 1), (BLOCK, 20), ("\nit rains", 3), (BLOCK, 30), ("\nhere", 2))
+    seen(answer, *(TextDelta(piece, tokens=tokens) for piece, tokens in pieces))
+    assert len(answer.blocks) == 2 and answer.hidden_tokens(56) == 50
+
+
 def test_where_nobody_counts_tokens_they_are_estimated() -> None:
     answer = MemoryAnswer(has_tool=False)
     seen(answer, TextDelta(BLOCK))
