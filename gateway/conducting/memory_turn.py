@@ -123,7 +123,8 @@ class MemoryTurn:
         def keep(drafts: tuple[Draft, ...]) -> None:
             # Of users' words alone: no result can stand in them.
             wishes = [wish_of(draft, "background", ()) for draft in drafts]
-            self._emit(lines_of(wishes))
+            nothing = JournalLine("memory_write", "nothing", task="background")
+            self._emit(lines_of(wishes) or [nothing])
             self._write(memories, wishes)
 
         def fail(fault: PortFault) -> None:

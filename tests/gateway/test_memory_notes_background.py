@@ -97,3 +97,16 @@ async def test_one_that_has_too_few_turns_or_no_such_profile_is_left_alone(tmp_p
     assert [is_question(run) for run in runs if run.call.answer_format.kind != "choice"] == (
         [False] * 5 + [True]
     )
+
+
+async def test_a_look_that_finds_nothing_is_journaled(tmp_path: Path) -> None:
+    async def finds_nothing(worker: FakeWorker, run: Submit) -> None:
+        await saying('{"notes": [' if is_question(run) else "So you do.")(worker, run)
+
+    async with remembering(tmp_path, finds_nothing, LOOKED_AT, quiet_s=0.0) as on:
+        await on.ask(SAID)
+        await on.running.row(1)
+        await on.memories.finish()
+        assert on.kept() == []
+    lines = [one for one in on.journal() if one["event"] == "memory_write"]
+    assert [(one["task"], one["reason"]) for one in lines] == [("background", "nothing")]

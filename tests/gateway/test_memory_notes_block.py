@@ -1,11 +1,13 @@
 """Memory notes that models write in a block: cut for the client, kept for later sessions."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conductor.memory.notes import HOW_TO_WRITE
+from conductor.memory.notes import HOW_TO_WRITE, MemoryEntry
 from conductor.profiles import MemoryRules
 from tests.gateway.remembering import remembering, saying
 
@@ -161,3 +163,25 @@ async def test_where_the_profile_does_not_write_a_block_is_text(tmp_path: Path) 
         run = await on.submit()
     assert answer["choices"][0]["message"]["content"] == "Ten." + BLOCK
     assert run.plan.segments == () or HOW_TO_WRITE not in run.plan.segments[0].text
+
+
+async def test_what_waits_to_be_written_when_the_process_ends_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = asyncio.Event()
+    async with remembering(tmp_path, saying("Ten.", BLOCK), WRITES) as on:
+        add, stop = on.memories.store.add, on.memories.writer.stop
+
+        async def slowly(entries: Sequence[MemoryEntry]) -> None:
+            await ends.wait()
+            await add(entries)
+
+        def stopping() -> None:
+            ends.set()
+            stop()
+
+        monkeypatch.setattr(on.memories.store, "add", slowly)
+        monkeypatch.setattr(on.memories.writer, "stop", stopping)
+        await on.ask(ASKED)
+        assert on.kept() == []
+    assert len(on.kept()) == 2

@@ -1,6 +1,5 @@
 """Memory notes that models write by a tool: the conductor answers it, and no client sees it."""
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -276,15 +275,20 @@ async def test_where_the_further_run_is_refused_the_answer_is_what_there_is(
 async def test_a_client_that_leaves_ends_the_further_run_and_its_row(tmp_path: Path) -> None:
     async def stalls(worker: FakeWorker, run: Submit) -> None:
         if not own(run):
-            await call(worker, run, REMEMBER, text="Noted.", tokens=7)
-        else:
-            await worker.write(run, "Ten")
+            return await call(worker, run, REMEMBER, text="Noted.", tokens=7)
+        put_in = Delta(run.run_id, 1, (1,), ("Go on.",), ("text",), (True,))
+        await worker.send(put_in)
+        await worker.write(run, "Ten", first=2)
 
     async with remembering(tmp_path, stalls, WRITES) as on:
-        asking = asyncio.create_task(on.ask(ASKED, tools=[LOOK]))
+        asked = body(ASKED, tools=[LOOK], stream=True)
+        async with on.client.stream(
+            "POST", "/v1/chat/completions", json=asked, headers=on.headers
+        ) as answer:
+            async for line in answer.aiter_lines():
+                if "Ten" in line:
+                    break
         second = await on.submit(2)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
         cancelled = await on.worker.hear(Cancel)
         child, row = await on.running.row(0), await on.running.row(1)
     assert cancelled.run_id == second.run_id
