@@ -120,15 +120,6 @@ async def test_one_that_is_not_streamed_is_one_answer_too(tmp_path: Path) -> Non
     assert (choice["finish_reason"], answer["usage"]["completion_tokens"]) == ("stop", 3)
 
 
-async def test_nobody_is_told_that_a_further_run_waits_for_its_turn(tmp_path: Path) -> None:
-    async with remembering(tmp_path, remembers, WRITES) as on:
-        answer = await on.client.post(
-            "/v1/chat/completions", json=body(ASKED, tools=[LOOK], stream=True), headers=on.headers
-        )
-    lines = [line for line in answer.text.splitlines() if line]
-    assert all(line.startswith("data: ") for line in lines)
-
-
 async def test_beside_other_calls_it_is_taken_and_left_out(tmp_path: Path) -> None:
     async def both(worker: FakeWorker, run: Submit) -> None:
         await call(worker, run, ("look", '{"at":"a"}'), REMEMBER, ("look", '{"at":"b"}'))
