@@ -30,7 +30,7 @@ from proto.messages import MonitorEvent
 from proto.plan import REASONING_PART, HiddenText, Plan
 
 BLOCK = "\n<tandem_memory>\nfact: it rains\n</tandem_memory>"
-CALL = [CallStart(0, "c", NAME), CallArguments(0, "{}"), CallEnd(0)]
+CALL: list[Event] = [CallStart(0, "c", NAME), CallArguments(0, "{}"), CallEnd(0)]
 WORK = Work(Call("m", (Message("user", (TextPart("hi"),)),)), Plan(), Params())
 
 
