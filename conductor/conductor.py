@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from conductor import profiles
 from conductor.classify import Answers, Past, class_line, classify
 from conductor.memory.block import without_blocks
-from conductor.memory.notes import MemoryNote, body_of, chosen, scope_of, words_of
+from conductor.memory.notes import HOW_TO_WRITE, MemoryNote, body_of
+from conductor.memory.turn import memory_plan, recalled, with_tool
 from conductor.monitor.tasks import monitor_plan
 from conductor.notes.place import Placed, is_seen, new_note, room_left
 from conductor.notes.place import Turn as NoteTurn
@@ -18,7 +19,7 @@ from conductor.notes.render import Say
 from conductor.notes.replay import Replay, hidden_record, learned, replay, segment_key
 from conductor.packages import choose_packages
 from conductor.ports import PortFault, Ports
-from conductor.profiles import FOR_TOOLS, Profile, Rule
+from conductor.profiles import Profile, Rule
 from conductor.session import Choice, History, choose, content_key, moved_on, session_ids
 from conductor.shape import Detected, detect_shape, without_billing
 from conductor.side import lane_of, side_line, side_of
@@ -26,10 +27,12 @@ from conductor.status import remembered, without_lines
 from conductor.thinking import OFF, thinking_of
 from conductor.turn import Turn, turn_of
 from conductor.types import (
+    NO_MEMORY,
     Classified,
     Facts,
     JournalLine,
     Kept,
+    MemoryPlan,
     NoteRecord,
     Outcome,
     Session,
@@ -39,10 +42,8 @@ from conductor.types import (
 from proto.chat import Call, Message, TextPart
 from proto.plan import MonitorPlan, Thinking
 
-PROFILE, PROJECT = "x-tandem-profile", "x-tandem-project"
-NO_MEMORY = ("x-tandem-memory", "off")
+PROFILE = "x-tandem-profile"
 MEMORIES = "memories"  # the name of their one piece in a note
-SEARCHED_MEMORIES = 50  # of which a note takes what fits
 
 
 async def plan(call: Call, facts: Facts, ports: Ports, answers: Answers) -> TurnPlan:
@@ -64,11 +65,13 @@ async def plan(call: Call, facts: Facts, ports: Ports, answers: Answers) -> Turn
     stands = Replay()
     if profile.note.replay and (side is None or side.replays_notes):
         stands = await _replayed(known, facts, ports, journal)
+    memory = NO_MEMORY if ports.memory is None else memory_plan(known.call, facts, profile, side)
     if side is None:
-        made = await _turn(known, facts, profile, stands, ports, answers, journal)
+        made = await _turn(known, facts, profile, memory, stands, ports, answers, journal)
     else:
         made = _beside(known, facts, profile, stands, side)
-    made = replace(made, client=client.kind, journal=tuple(journal) + made.journal)
+    lines = tuple(journal) + made.journal
+    made = replace(made, client=client.kind, memory=memory, journal=lines)
     return _with_system(made, profile.system_prompt)
 
 
@@ -195,6 +198,7 @@ async def _turn(
     known: _Known,
     facts: Facts,
     profile: Profile,
+    memory: MemoryPlan,
     stands: Replay,
     ports: Ports,
     answers: Answers,
@@ -209,9 +213,13 @@ async def _turn(
     cap = profile.max_output
     thinking = _thinking(facts, profile, task, _least(cap, facts.asked.max_tokens))
     journal.append(_thinking_line(thinking))
-    memories = await _memories(known, facts, profile, turn, ports, journal)
+    is_new = known.choice.is_new
+    memories = await recalled(memory, turn, profile, ports.memory, journal, is_new=is_new)
     say = _say(known, facts, profile, task, turn, memories)
-    room = _room(known, facts, stands)
+    if memory.keeps and not memory.has_tool:
+        say = replace(say, how_to_write=HOW_TO_WRITE)
+    call = with_tool(known.call, memory)
+    room = _room(call, facts, stands)
     placed = new_note(
         history,
         stands,
@@ -226,7 +234,7 @@ async def _turn(
     record = () if placed.record is None else (placed.record,)
     taken = tuple(note.id for note in memories) if placed.said.memories else ()
     return TurnPlan(
-        call=known.call,
+        call=call,
         client="other",
         profile=profile,
         turn=turn.kind,
@@ -276,7 +284,7 @@ def _say(
         found = profile.router.classes.get(task_class)
         effort = found.effort if found else ""
     before = known.choice.session.packages if known.choice.session else ()
-    body = body_of(memories, may_write=False)
+    body = body_of(memories)
     return Say(
         effort=effort,
         rules=tuple(r for r in profile.rules if _fires(r, task_class, tools, turn.text)),
@@ -296,40 +304,12 @@ def _fires(rule: Rule, task_class: str | None, tools: Sequence[str], text: str) 
     )
 
 
-async def _memories(
-    known: _Known,
-    facts: Facts,
-    profile: Profile,
-    turn: Turn,
-    ports: Ports,
-    journal: list[JournalLine],
-) -> Sequence[MemoryNote]:
-    """What a new session is told of earlier ones."""
-    name, word = NO_MEMORY
-    is_off = facts.asked.headers.get(name, "").lower() == word or profile.name == FOR_TOOLS
-    is_wanted = profile.memory.read and not is_off
-    if not is_wanted or ports.memory is None or not known.choice.is_new or turn.kind != "user":
-        return ()
-    project = facts.asked.headers.get(PROJECT)
-    scope = scope_of(facts.scope, profile.memory, project, known.call.messages)
-    words = words_of(turn.text)
-    try:
-        found = await ports.memory.search(scope, words, SEARCHED_MEMORIES)
-    except PortFault as fault:
-        journal.append(_failed("memory", fault))
-        return ()
-    notes = chosen(found, words, profile.memory.budget_tokens)
-    if notes:
-        journal.append(JournalLine("memory_read", numbers={"count": len(notes)}))
-    return notes
-
-
-def _room(known: _Known, facts: Facts, stands: Replay) -> int | None:
+def _room(call: Call, facts: Facts, stands: Replay) -> int | None:
     if facts.target.context_tokens is None:
         return None
     return room_left(
-        known.call.messages,
-        known.call.tools,
+        call.messages,
+        call.tools,
         stands,
         context_tokens=facts.target.context_tokens,
         answer_tokens=facts.asked.max_tokens or 0,

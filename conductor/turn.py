@@ -75,6 +75,13 @@ def last_user_turn(call: Call) -> Turn:
     return Turn("machine")
 
 
+def user_words(messages: Sequence[Message]) -> list[str]:
+    """What users said themselves in a conversation, a text a message."""
+    indices = [index for index, message in enumerate(messages) if message.role == "user"]
+    turns = [_turn_at(messages, index, lambda line: False) for index in indices]
+    return [turn.text for turn in turns if turn.kind == "user" and turn.text]
+
+
 def _turn_at(messages: Sequence[Message], index: int, is_ours: Callable[[str], bool]) -> Turn:
     last, before = messages[index], _nearest(messages, index, SPOKEN_ROLES)
     if last.role == "tool":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conductor.client import ClientKind
+from conductor.memory.notes import MemoryScope
 from conductor.profiles import Profile
 from conductor.thinking import ThinkingWish
 from proto.chat import Call, Json, Message, Role
@@ -208,12 +209,33 @@ class SidePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What memory notes have to do with one request.
+
+    `reads`: a new session is told of earlier ones. `cuts`: blocks are taken out of the answer, and
+    where it `keeps` them, what they hold is stored. `has_tool`: the model has the tool
+    `tandem_memory`. `is_looked_at`: by the background writer.
+    """
+
+    scope: MemoryScope = MemoryScope("")
+    reads: bool = False
+    cuts: bool = False
+    keeps: bool = False
+    has_tool: bool = False
+    is_looked_at: bool = False
+
+
+NO_MEMORY = MemoryPlan()
+
+
+@dataclass(frozen=True, slots=True)
 class TurnPlan:
     """What was decided about one request.
 
     `call`: what the backend gets, with places of `segments` in it. `session`: as it will be stored,
     None where nothing is; its key stands in `session_key`. `standing`: records of the segments, in
-    their order; `changed`: those of them that are to be stored. `cap`: output tokens at most,
+    their order; `changed`: those of them that are to be stored. `memories`: ids of notes in the new
+    note. `cap`: output tokens at most,
     whatever the client asked. `sampling`: for fields that the client left out.
     """
 
@@ -230,6 +252,7 @@ class TurnPlan:
     standing: tuple[NoteRecord, ...] = ()
     changed: tuple[NoteRecord, ...] = ()
     memories: tuple[int, ...] = ()
+    memory: MemoryPlan = NO_MEMORY
     monitor: MonitorPlan | None = None
     cap: int | None = None
     sampling: Mapping[str, Json] = field(default_factory=dict)

@@ -160,6 +160,8 @@ class Gateway:
         if self.supervisor is not None:
             await self.supervisor.stop(worker_end_s(self.settings))
         self.closing.settle_all()
+        if self.rooms is not None:
+            await self.rooms.finish()
         await self.counting.finish(LAST_COUNTS_S)
         for task in self._services:
             task.cancel()

@@ -79,6 +79,9 @@ class Managed:
         parsed = MANAGED[exchange.surface].parse(fields)
         host = self._hosts.at(backend)
         turn = await self._plan(exchange, parsed, fields, host, backend, entry, allowed)
+        if turn is not None:
+            answering = self._hosts.answering(host, backend, entry)
+            host = turn.memory.over(host, answering, self._books, entry, _salt(entry))
         answer = Answer(
             exchange, parsed, target, created=int(self._wall()),
             profile=None if turn is None else turn.plan.profile,

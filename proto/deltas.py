@@ -34,24 +34,27 @@ class HiddenTexts:
 
 def events_of(delta: Delta) -> Iterator[Event]:
     """The neutral events of one `Delta`: neighbouring pieces of one kind are one event."""
-    kind = None
+    kind: Kind | None = None
     text: list[str] = []
     found: list[Logprobs] = []
+    count = held = 0  # tokens of the text, and of what will be the text of a later one
     logprobs = delta.logprobs or (None,) * len(delta.ids)
     tokens = zip(delta.pieces, delta.kinds, delta.hidden, logprobs, strict=True)
     for piece, piece_kind, hidden, logprob in tokens:
         is_shown = piece or (piece_kind == "text" and logprob is not None)
         if hidden or not is_shown:
+            held += not hidden and piece_kind != "call"
             continue
         if piece_kind != kind and text:
-            yield _text_event(kind, text, found)
-            text, found = [], []
+            yield _text_event(kind, text, found, count)
+            text, found, count = [], [], 0
         kind = piece_kind
         text.append(piece)
+        count, held = count + held + 1, 0
         if logprob is not None:
             found.append(logprob)
     if text:
-        yield _text_event(kind, text, found)
+        yield _text_event(kind, text, found, count + held)
     for part in delta.calls or ():
         if part.id is not None and part.name is not None:
             yield CallStart(part.index, part.id, part.name)
@@ -61,8 +64,8 @@ def events_of(delta: Delta) -> Iterator[Event]:
             yield CallEnd(part.index)
 
 
-def _text_event(kind: str | None, text: list[str], logprobs: list[Logprobs]) -> Event:
+def _text_event(kind: Kind | None, text: list[str], logprobs: list[Logprobs], tokens: int) -> Event:
     joined = "".join(text)
     if kind == "reasoning":
-        return ReasoningDelta(joined)
-    return TextDelta(joined, tuple(logprobs))
+        return ReasoningDelta(joined, tokens)
+    return TextDelta(joined, tuple(logprobs), tokens)

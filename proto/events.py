@@ -3,7 +3,7 @@
 A backend yields these; a surface renders them. Exactly one `Finished` or `Failed` ends a stream.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "tool_calls", "error", "cancelled"]
@@ -90,17 +90,22 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of the visible answer. `logprobs`: of the tokens it comes from, where asked for."""
+    """A piece of the visible answer. `logprobs`: of the tokens it comes from, where asked for.
+
+    `tokens`: how many those are, 0 where nobody knows; it says nothing of the text.
+    """
 
     text: str
     logprobs: tuple[Logprobs, ...] = ()
+    tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """A piece of the model's reasoning."""
+    """A piece of the model's reasoning. `tokens`: as in `TextDelta`."""
 
     text: str
+    tokens: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from conductor.memory.notes import KINDS, MOST_NOTES, TEXT_CHARS, Draft
 from conductor.memory.tool import read_draft
 from conductor.ports import Question
+from conductor.turn import user_words
 from proto.chat import Json, Message
 
 USER_CHARS = 6_000  # of the newest text: 2,048 tokens of prompt fit the side lane
@@ -52,12 +53,13 @@ def is_due(
     return quiet_ms >= quiet_s * 1000 and turns >= min_turns and tail != seen_tail
 
 
-def question_of(messages: Sequence[Message]) -> Question | None:
-    """What is asked: about users' own text only, the newest of it. None where there is none."""
-    texts = [text for m in messages if m.role == "user" and (text := m.text.strip())]
-    if not texts:
-        return None
-    said = "\n---\n".join(texts)[-USER_CHARS:].replace("</user_text>", "")
+def said_by_user(messages: Sequence[Message]) -> str:
+    """Users' own words, the newest of them; what clients and machines wrote there is left out."""
+    return "\n---\n".join(user_words(messages))[-USER_CHARS:].replace("</user_text>", "")
+
+
+def question_of(said: str) -> Question:
+    """What is asked about what a user said."""
     return Question(
         system=SYSTEM,
         text=f"<user_text>\n{said}\n</user_text>",

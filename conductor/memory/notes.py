@@ -149,10 +149,9 @@ def chosen(
     return tuple(taken)
 
 
-def body_of(notes: Sequence[MemoryNote], *, may_write: bool) -> str:
-    """What stands in the prompt; empty where there is nothing to say."""
-    pieces = ["\n".join([PREFACE, *map(_line, notes)])] if notes else []
-    return "\n\n".join([*pieces, HOW_TO_WRITE] if may_write else pieces)
+def body_of(notes: Sequence[MemoryNote]) -> str:
+    """What stands of them in the prompt; empty where there are none."""
+    return "\n".join([PREFACE, *map(_line, notes)]) if notes else ""
 
 
 def _line(note: MemoryNote) -> str:

@@ -44,6 +44,12 @@ _DEEDS = re.compile(
     re.IGNORECASE,
 )
 
+# A value behind its name. Without a digit it is more likely a word: "the token is refreshed".
+_NAMED_SECRET = re.compile(
+    r"\b(?:password|passphrase|passwd|pin|token|secret|credential|(?:api|access|secret|private)"
+    r"[ _-]?key)s?\b\W{0,3}(?:is|are|=|:)\W{0,3}(?=\S*\d)\S{6,}",
+    re.IGNORECASE,
+)
 _PIECE = re.compile(r"[぀-ヿ㐀-鿿가-힯]|\w+")
 
 
@@ -55,7 +61,7 @@ def refusal_of(text: str, results: Sequence[str], is_secret: IsSecret) -> Refusa
         return "long"
     if _MARKUP.search(text) or not text.isprintable():
         return "markup"
-    if is_secret(text):
+    if is_secret(text) or _NAMED_SECRET.search(text):
         return "secret"
     if _ORDERS.search(text) or _DEEDS.search(text):
         return "instruction"

@@ -24,6 +24,7 @@ _PREFIXED = (
 _JWT = r"eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]*"
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)(?:-----END|\Z)", re.DOTALL)
 _KNOWN = re.compile(rf"(?<![A-Za-z0-9_])(?:{_JWT}|{_PREFIXED})")
+_ANYWHERE = Params("M1", MonitorTask("act"))
 _RANDOM = re.compile(r"[A-Za-z0-9_+=\-]+")
 
 
@@ -46,10 +47,14 @@ def secrets_in(results: Iterable[str], params: Params) -> tuple[str, ...]:
     return tuple(kept[: params.count("most_secrets")])
 
 
+def looks_secret(text: str) -> bool:
+    """Whether a text holds a key-like string, wherever it comes from."""
+    return bool(secrets_in([text], _ANYWHERE))
+
+
 def masked(text: str) -> str:
     """A text without what looks like a key in it."""
-    params = Params("M1", MonitorTask("act"))
-    mask = Mask(secrets_in([text], params), params.count("shown_chars"))
+    mask = Mask(secrets_in([text], _ANYWHERE), _ANYWHERE.count("shown_chars"))
     return mask.read(text) + mask.finish()
 
 

@@ -148,8 +148,9 @@ def _unsaid(say: Say, replayed: Replay, kind: TurnKind) -> Say:
 
     packages = tuple(package for package in say.packages if not stands(package.text))
     memories = tuple((name, text) for name, text in say.memories if not stands(text))
+    how_to_write = "" if stands(say.how_to_write) else say.how_to_write
     if kind == "user" or not notes:
-        return replace(say, packages=packages, memories=memories)
+        return replace(say, packages=packages, memories=memories, how_to_write=how_to_write)
     rules = tuple(rule for rule in say.rules if not stands(rule.text))
     if not rules and not packages:
         return Say()

@@ -22,6 +22,7 @@ class Say:
     rules: tuple[Rule, ...] = ()
     packages: tuple[Package, ...] = ()
     memories: tuple[tuple[str, str], ...] = ()  # id and text
+    how_to_write: str = ""  # memory notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,16 @@ class _Body:
     pieces: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
-    def add(self, pieces: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-        """Adds each piece that fits; the ids of those."""
+    def add(self, pieces: Iterable[tuple[str, str]], *, is_ours: bool = False) -> tuple[str, ...]:
+        """Adds each piece that fits; the ids of those. `is_ours`: they may name tags of ours."""
         taken: list[str] = []
         for name, text in pieces:
             piece = text.strip("\n")
             if not piece:
                 continue
             cost = estimated_tokens(piece + "\n")
-            if marker_in(piece) is not None or cost > self.room_tokens:
+            has_marker = not is_ours and marker_in(piece) is not None
+            if has_marker or cost > self.room_tokens:
                 self.left_out.append(name)
                 continue
             self.room_tokens -= cost
@@ -68,6 +70,7 @@ def render(say: Say, max_tokens: int) -> Rendered:
     rules = body.add((rule.id, rule.text) for rule in say.rules)
     packages = body.add((package.id, package.text) for package in say.packages)
     memories = body.add(say.memories)
+    body.add([("how_to_write", say.how_to_write)], is_ours=True)
     text = BEGIN + "\n".join(body.pieces) + END if body.pieces else ""
     return Rendered(text, rules, packages, memories, tuple(body.left_out))
 

@@ -162,8 +162,10 @@ def event_of(piece: Piece, text: str) -> Event | None:
     """What the client gets of a piece, with this text in its place; calls wait for their end."""
     match piece.kind:
         case "reasoning":
-            return ReasoningDelta(text) if text else None
+            return ReasoningDelta(text, piece.tokens) if text else None
         case "text":
-            return TextDelta(text, piece.logprobs) if text or piece.logprobs else None
+            if not text and not piece.logprobs:
+                return None
+            return TextDelta(text, piece.logprobs, piece.tokens)
         case "call":
             return None

@@ -6,7 +6,7 @@ Knows no class and no profile; what is asked and what an answer means is the con
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conductor.ports import PortFault, Question, Reply
 from gateway.backends.answer_form import choice_schema, chosen
@@ -20,6 +20,7 @@ from proto.events import Finished, TextDelta
 from proto.faults import CodecFault, Refusal
 from proto.plan import Plan, Thinking
 
+BACKGROUND_BAND = 3  # nobody waits for what is asked behind a request
 WRAPPING_TOKENS = 12  # of `{"choice":""}`, however they are cut
 
 
@@ -96,6 +97,7 @@ class HostAsk:
         )
         row.backend, row.upstream_key = self._answering.backend, self._answering.upstream_key
         row.upstream_model = self._answering.model
+        row.run_id = None
         return row
 
     async def _run(self, question: Question, row: Entry) -> Reply:
@@ -104,6 +106,8 @@ class HostAsk:
         wrapping = 0 if has_choice or not question.choices else WRAPPING_TOKENS
         params = Params(max_tokens=question.max_tokens + wrapping, temperature=0.0)
         plan = Plan(thinking=Thinking(on=False), lane="side")
+        if self._kind == "memory":
+            plan = replace(plan, band=BACKGROUND_BAND)
         call = _call(self._answering.model, question, has_choice=has_choice)
         run = await self._host.start(Work(call, plan, params, 0, self._salt), row, 0)
         finished: Finished | None = None

@@ -21,6 +21,7 @@ from conductor.status import StatusLines
 from conductor.transcript import PastTurn, block_of, results_of
 from conductor.types import Asked, Facts, JournalLine, Outcome, Settings, Target, TurnPlan
 from gateway.backends.run import Run, Silence
+from gateway.conducting.memory_turn import MemoryTurn
 from gateway.conducting.nearby import Nearby
 from gateway.conducting.rooms import Rooms
 from gateway.conducting.telling import Telling
@@ -84,7 +85,8 @@ class Conducting:
             allowed=allowed,
             has_turn_nearby=self._nearby.is_near(whose, now_ms),
         )
-        ports = Ports(ask, rooms.notebook.sessions, rooms.notebook.notes, rooms.memory)
+        store = None if rooms.memories is None else rooms.memories.store
+        ports = Ports(ask, rooms.notebook.sessions, rooms.notebook.notes, store)
         try:
             made = await plan(call, facts, ports, self._answers)
         except UnknownProfile as fault:
@@ -100,7 +102,8 @@ class Conducting:
             made.session_key.encode(), key=rooms.hash_key, digest_size=8
         ).hexdigest()
         head = JournalHead(entry.request_id, session, made.profile.name, facts.settings.config_rev)
-        turn = Turn(made, asked, rooms, head)
+        memory = MemoryTurn(made, head, rooms.journal, rooms.memories, scope=scope, now_ms=now_ms)
+        turn = Turn(made, memory, asked, rooms, head)
         turn.book(entry)
         for line in made.journal:
             rooms.journal.emit(head, line)
@@ -112,6 +115,7 @@ class Turn:
     """A planned request, until it is over."""
 
     plan: TurnPlan
+    memory: MemoryTurn
     _asked: Asked
     _rooms: Rooms
     _head: JournalHead
@@ -158,6 +162,7 @@ class Turn:
     def begin(self) -> None:
         """The request goes to its host: what later turns build on is stored while it runs."""
         self._keeping = asyncio.create_task(self._keep(Outcome()))
+        self.memory.begin()
 
     def tell(self, run: Run) -> AsyncIterator[Event | Silence]:
         """What the client is told of a run."""
@@ -180,6 +185,7 @@ class Turn:
 
     async def end(self, runs: Sequence[Run], finish: str | None) -> None:
         """The request is over, in whatever way. `finish` None: it broke off."""
+        self.memory.end()
         journal = self._rooms.journal
         for finding in (finding for run in runs for finding in run.findings):
             event = "monitor_act" if finding.mode == "act" else "monitor_shadow"

@@ -10,10 +10,13 @@ from contextlib import suppress
 
 from conductor.ports import Memory, PortFault
 from gateway.background import Background
+from gateway.conducting.memories import Memories
 from gateway.journal import Journal
 from gateway.notebook.command import open_store
+from gateway.notebook.desk import Desk
 from gateway.notebook.keeping import Keeping, Notebook
 from gateway.notebook.memory import MemoryNotebook
+from gateway.notebook.memory_notes import MemoryStore
 from gateway.notebook.stored import StoredNotebook
 from gateway.settings.types import Settings
 from gateway.transcripts import Transcripts
@@ -23,9 +26,9 @@ LAST_WRITES_S = 2.0  # for what waits when the process ends
 
 
 class Rooms:
-    """Notebook, journal, transcripts and memory of one process.
+    """Notebook, journal, transcripts and memory notes of one process.
 
-    `hash_key`: of this installation's hashes.
+    `hash_key`: of this installation's hashes. `memories` None: there is no database for them.
 
     Raises: CommandFailed when the store cannot be opened.
     """
@@ -35,23 +38,35 @@ class Rooms:
         settings: Settings,
         hash_key: bytes,
         *,
-        memory: Memory | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.hash_key = hash_key
-        self.memory = memory
-        self.notebook = _notebook(settings)
         self._background = Background("journal")
         self._wall = wall
         self.journal = Journal(
             settings.journal_dir, settings.journal, self._background, self._now_ms
         )
+        self.notebook, store = _kept(settings)
+        self.memories: Memories | None = None
+        if store is not None:
+            self.memories = Memories(store, self.journal, settings.conductor.memory)
         folder = settings.state_dir / "transcripts"
         self.transcripts = Transcripts(folder, self._background, self._now_ms)
 
     async def run(self) -> None:
-        """Makes the tables, and deletes what is too old, until it is cancelled."""
+        """Makes the tables, deletes what is too old, writes memory notes, until it is cancelled."""
         self.notebook.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._prune())
+            if self.memories is not None:
+                tasks.create_task(self.memories.writer.run())
+
+    async def finish(self) -> None:
+        """Nothing is asked any more, and what is written is waited for, for a moment."""
+        if self.memories is not None:
+            await self.memories.finish()
+
+    async def _prune(self) -> None:
         while True:
             await asyncio.sleep(PRUNE_S)
             with suppress(PortFault):  # the notebook has said so
@@ -66,9 +81,12 @@ class Rooms:
         return int(self._wall() * 1000)
 
 
-def _notebook(settings: Settings) -> Notebook:
+def _kept(settings: Settings) -> tuple[Notebook, Memory | None]:
+    """The notebook, and memory notes beside it in the same database."""
     notes = settings.conductor.notes
     keeping = Keeping(notes.ttl_days, notes.max_mb)
     if notes.store == "memory":
-        return MemoryNotebook(keeping)
-    return StoredNotebook(open_store(settings), keeping)
+        return MemoryNotebook(keeping), None
+    database = open_store(settings)
+    desk = Desk(database)
+    return StoredNotebook(database, keeping, desk), MemoryStore(database, desk)

@@ -244,7 +244,7 @@ class Entry:
             request_id=request_id,
             ts_ms=ts_ms,
             arrived_s=arrived_s,
-            parent_request_id=self.request_id,
+            parent_request_id=self.parent_request_id or self.request_id,
             kind=kind,
             attempt=attempt,
             run_id=self.run_id,

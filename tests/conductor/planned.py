@@ -126,9 +126,11 @@ async def planned(
     target: Target = ENGINE,
     **asked: object,
 ) -> TurnPlan:
-    """The plan of one request. `asked`: fields of `Asked`, `near` for a turn nearby."""
+    """The plan of one request. `asked`: fields of `Asked`, `near` for a turn nearby,
+    `has_memory` for a store of memory notes."""
     near = bool(asked.pop("near", False))
     allowed = asked.pop("allowed", None)
+    memory = world if asked.pop("has_memory", True) else None
     request = replace(
         Asked("chat", {}, is_stream=True, tools="some" if tools else "absent"),
         **asked,  # type: ignore[arg-type]
@@ -140,5 +142,5 @@ async def planned(
         "rev1",
     )
     facts = Facts(settings, "other", request, target, "k:1", 1_000_000, allowed, near)  # type: ignore[arg-type]
-    ports = Ports(world, _Sessions(world), _Notes(world), world)
+    ports = Ports(world, _Sessions(world), _Notes(world), memory)
     return await plan(Call("m", messages, tuple(tools)), facts, ports, Answers())

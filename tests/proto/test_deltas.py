@@ -45,3 +45,12 @@ def test_logprobs_go_with_text_also_where_the_piece_is_held_back() -> None:
     one, other = (Logprobs(TokenLogprob(i, "x", -1.0)) for i in (1, 2))
     delta = _delta(("", "text"), ("ab", "text"), logprobs=(one, other))
     assert [*events_of(delta)] == [TextDelta("ab", (one, other))]
+
+
+def test_tokens_are_counted_with_the_piece_that_brings_their_text() -> None:
+    delta = _delta(
+        ("", "reasoning"), ("I", "reasoning"), ("H", "text"), ("", "text"), ("", "call"),
+        ("x", "text"), ("i", "text"), hidden=(False,) * 5 + (True, False),
+    )  # fmt: skip
+    events = [event for event in events_of(delta) if isinstance(event, ReasoningDelta | TextDelta)]
+    assert [event.tokens for event in events] == [2, 3]

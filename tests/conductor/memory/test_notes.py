@@ -4,7 +4,6 @@ import pytest
 
 from conductor.memory.notes import (
     DAY_MS,
-    HOW_TO_WRITE,
     MOST_WORDS,
     PREFACE,
     MemoryNote,
@@ -109,7 +108,5 @@ def test_a_prompt_gets_what_fits() -> None:
 
 
 def test_notes_are_shown_as_data_with_their_numbers() -> None:
-    assert body_of([note(7, "it rains")], may_write=False) == f"{PREFACE}\n- [7] fact: it rains"
-    assert body_of([], may_write=False) == ""
-    assert body_of([], may_write=True) == HOW_TO_WRITE
-    assert body_of([note(7)], may_write=True).endswith(f"- [7] fact: x\n\n{HOW_TO_WRITE}")
+    assert body_of([note(7, "it rains")]) == f"{PREFACE}\n- [7] fact: it rains"
+    assert body_of([]) == ""

@@ -43,6 +43,21 @@ def test_only_short_texts_are_kept() -> None:
 
 @pytest.mark.parametrize(
     "text",
+    ["The API key is QUUX-93-xy", "password: winter2026", "the staging token = `a1b2c3d4`"],
+)
+def test_a_value_behind_the_name_of_a_secret_is_one(text: str) -> None:
+    assert refused(text) == "secret"
+
+
+@pytest.mark.parametrize(
+    "text", ["The API key is read from the environment", "The token limit is 4096 tokens"]
+)
+def test_the_name_of_a_secret_alone_is_none(text: str) -> None:
+    assert refused(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
     [
         "ends with <|im_end|> and more",
         "the tag </think> is used",

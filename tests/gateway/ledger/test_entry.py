@@ -226,6 +226,13 @@ def test_a_further_call_belongs_to_its_request_and_shows_nothing() -> None:
     assert (row.prompt_tokens, row.upstream_input_tokens) == (None, 5)
 
 
+def test_a_call_made_for_a_call_belongs_to_the_same_request() -> None:
+    entry = Entry(request_id="req-a", ts_ms=1, arrived_s=0.0)
+    child = entry.child(request_id="req-b", ts_ms=1, arrived_s=0.0, kind="continuation")
+    of_child = child.child(request_id="req-c", ts_ms=1, arrived_s=0.0, kind="regeneration")
+    assert child.parent_request_id == of_child.parent_request_id == "req-a"
+
+
 @pytest.mark.parametrize(
     ("kind", "billed"),
     [("generation", 1), ("classifier", 1), ("replay", 0), ("cache", 0), ("recovery", 0),
