@@ -32,7 +32,7 @@ TOOLS = Profile(
     router=Router(enabled=False, classes=CLASSES),
     thinking=ThinkingRules(mode="client"),
     effort="off",
-    note=NoteRules(enabled=False),
+    note=NoteRules(enabled=False, replay=False),
 )
 
 
@@ -49,7 +49,7 @@ class World:
     fault: str = ""
     questions: list[Question] = field(default_factory=list)
     stored: list[Session] = field(default_factory=list)
-    records: dict[tuple[str, str, str | None], NoteRecord] = field(default_factory=dict)
+    records: dict[tuple[str, str, str, str], NoteRecord] = field(default_factory=dict)
     memories: tuple[MemoryNote, ...] = ()
     searched: list[MemoryScope] = field(default_factory=list)
 
@@ -97,7 +97,7 @@ class World:
             others = [one for one in self.stored if (one.scope, one.key, one.opening) != name]
             self.stored = [*others, kept.session]
         for record in kept.notes:
-            self.records[record.chain, record.kind, record.session] = record
+            self.records[record.scope, record.chain, record.kind, record.session] = record
 
 
 class _Sessions:
@@ -125,8 +125,9 @@ async def planned(
     target: Target = ENGINE,
     **asked: object,
 ) -> TurnPlan:
-    """The plan of one request. `asked`: fields of `Asked`, `near` for a turn nearby."""
-    near = bool(asked.pop("near", False))
+    """The plan of one request. `asked`: fields of `Asked`, `near` for a turn nearby, `scope` for
+    another key's."""
+    near, scope = bool(asked.pop("near", False)), asked.pop("scope", "k:1")
     allowed = asked.pop("allowed", None)
     request = replace(
         Asked("chat", {}, is_stream=True, tools="some" if tools else "absent"),
@@ -138,6 +139,6 @@ async def planned(
         {package.id: package for package in packages},
         "rev1",
     )
-    facts = Facts(settings, "other", request, target, "k:1", 1_000_000, allowed, near)  # type: ignore[arg-type]
+    facts = Facts(settings, "other", request, target, scope, 1_000_000, allowed, near)  # type: ignore[arg-type]
     ports = Ports(world, _Sessions(world), _Notes(world), world)
     return await plan(Call("m", messages, tuple(tools)), facts, ports, Answers())
