@@ -17,7 +17,7 @@ import pytest
 
 from gateway.embedded_model import model_path
 from gateway.settings.types import Settings
-from tests.conductor.recorded import sessions
+from tests.conductor.recorded import agents, chats
 from tests.conductor.recorded.sessions import SHAPES, Script
 from tests.conductor.recorded.talk import Request
 from tests.e2e.server import Server, serving
@@ -35,14 +35,14 @@ PATIENT = "name: chat\ndescription: as it comes, with patience\nrouter: {timeout
 
 # All that asks nobody: results, summaries, words of programs, retries, helper calls.
 FEW: tuple[Script, ...] = (
-    sessions.opencode_title,
-    sessions.opencode_compacted,
-    sessions.claude_commanded,
-    sessions.codex_compacted,
-    sessions.hermes_told,
-    sessions.webui_tasks,
-    sessions.plain_retry,
-    sessions.plain_greeting,
+    agents.opencode_title,
+    agents.opencode_compacted,
+    agents.claude_commanded,
+    agents.codex_compacted,
+    chats.hermes_told,
+    chats.webui_tasks,
+    chats.plain_retry,
+    chats.plain_greeting,
 )
 
 
@@ -128,7 +128,7 @@ def test_a_question_to_the_embedded_model_takes_few_steps_beside_a_long_answer(
         reading = threading.Thread(target=among.read)
         reading.start()
         assert among.has_begun.wait(WITHIN_S)
-        talk = sessions.webui_chat("beside")
+        talk = chats.webui_chat("beside")
         asked = send(running, talk.requests[0])
         reading.join(WITHIN_S * 4)
         found = rows(running, 3)

@@ -1,7 +1,9 @@
 """Forty recorded conversations, from their requests to the tokens of their prompts."""
 
+import copy
 import importlib.util
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from proto.chat import Message
+from tests.conductor.recorded import agents
 from tests.conductor.recorded.sessions import SHAPES, Script
 from tests.conductor.recorded.talk import Request, Talk
 
@@ -206,7 +209,7 @@ def thinks(messages: tuple[Message, ...]) -> bool:
 async def test_the_profile_for_tools_writes_the_prompt_of_no_conductor(
     script: Script, roads: Roads
 ) -> None:
-    for name in ("plain", "tiny", "reasoning"):
+    for name in ("plain", "reasoning"):
         road, talk = roads(name), script(script.__name__)
         if name == "plain":  # notes that stood there under another profile stay away
             await played(road, talk, "dave")
@@ -214,8 +217,45 @@ async def test_the_profile_for_tools_writes_the_prompt_of_no_conductor(
             headers = {**request.headers, "x-tandem-profile": "tools"}
             now = await road.send(replace(request, headers=headers), "dave")
             assert now.plan.profile.name == "tools" and not now.asked
-            if now.plan.side is None:
+            if now.plan.side is None or name == "plain":  # a helper call does not reason
                 assert now.ids == road.raw(without_billing(request)) and not now.segments
+
+
+@pytest.mark.parametrize("arguments", ['{"path": "CHANG', "CHANGELOG.md", '{"n": NaN}'])
+async def test_calls_that_are_no_json_are_served_and_stay_where_they_are(
+    arguments: str, roads: Roads
+) -> None:
+    road, talk = roads("plain"), agents.opencode_steps(f"broken-{arguments}")
+    seen = []
+    for request in talk.requests:
+        seen.append(await road.send(with_arguments(request, lambda _: arguments), "erin"))
+        if request.after is not None:
+            before = seen[request.after]
+            assert seen[-1].ids[: len(before.ids)] == before.ids
+    assert len(seen[-1].segments) >= 3 and not seen[-1].prepared.notes.lost
+
+
+async def test_arguments_in_another_order_cost_tokens_and_no_note(roads: Roads) -> None:
+    """A prompt shows them as they come: which order the model wrote is known to nobody."""
+    road, talk = roads("plain"), agents.opencode_steps("turned")
+    *first, last = talk.requests
+    seen = [await road.send(request, "frank") for request in first]
+
+    def turned(arguments: str) -> str:
+        return json.dumps(dict(reversed(json.loads(arguments).items())))
+
+    now = await road.send(with_arguments(last, turned), "frank")
+    assert now.ids[: len(seen[-1].ids)] != seen[-1].ids
+    assert told(road, now)[:-1] == told(road, seen[-1]) and len(now.segments) >= 3
+
+
+def with_arguments(request: Request, change: Callable[[str], str]) -> Request:
+    """With other arguments in every call of its history."""
+    body = copy.deepcopy(request.body)
+    for message in body["messages"]:
+        for call in message.get("tool_calls", []):
+            call["function"]["arguments"] = change(call["function"]["arguments"])
+    return replace(request, body=body)
 
 
 def without_billing(request: Request) -> Request:

@@ -76,6 +76,11 @@ def reminder(text: str) -> str:
     return f"<system-reminder>\n{text}\n</system-reminder>"
 
 
+def user(text: str) -> Fields:
+    """Words in a person's place, as every program writes them there."""
+    return {"role": "user", "content": text}
+
+
 class Codex(Client):
     """Two developer messages, the surroundings as a user's message, arguments as they were."""
 
