@@ -1,5 +1,7 @@
 """Bug class 16: a history is pruned, edited, forked, written anew or summed up."""
 
+import pytest
+
 from conductor.types import TurnPlan
 from proto.chat import Message, ToolCall
 from tests.conductor.planned import World, planned, said
@@ -46,8 +48,10 @@ async def test_an_edit_gets_its_own_note_and_the_old_way_works_again() -> None:
     edited = await ask(world, *TALK[:4], said("user", "How many tests are there in all?"))
     assert places(edited) == [0, 4] and texts(edited)[0] == texts(whole)[0]
     assert texts(edited)[1] != texts(whole)[1] and len(world.questions) == 4
+    assert edited.task is not None and edited.task.name == "math"
     back = await ask(world, *TALK)
     assert back.segments == whole.segments and len(world.questions) == 4
+    assert back.task is not None and (back.task.name, back.task.source) == ("debug", "recorded")
 
 
 async def test_an_answer_written_anew_is_the_same_prompt_and_asks_nobody() -> None:
@@ -86,16 +90,31 @@ async def test_notes_behind_a_pruned_result_stand_again_once_and_stay() -> None:
     assert moved == [{"count": 4, "moved": 0, "adopted": 0}]
 
 
-async def test_a_compaction_begins_anew_and_keeps_the_class_where_an_id_names_it() -> None:
+@pytest.mark.parametrize("lead", [(), (FIRST,)], ids=["summary", "first words kept"])
+async def test_a_compaction_begins_anew_and_keeps_the_class_where_an_id_names_it(
+    lead: tuple[Message, ...],
+) -> None:
     told = said("user", "Another language model started to solve this problem: tests fail.")
     for headers, expected in ((ID, "math"), (OTHER, "other"), ({}, "other")):
         world, _ = await talked(answer="math")
         asked = len(world.questions)
-        compacted = await ask(world, FIRST, told, headers=headers)
-        assert compacted.turn == "machine" and not texts(compacted)[1:]
+        compacted = await ask(world, *lead, told, headers=headers)
+        assert compacted.turn == "machine" and len(compacted.segments) <= len(lead)
         assert compacted.task is not None and compacted.task.name == expected
-        fresh = await ask(world, told, said("assistant", "I go on."), THIRD, headers=headers)
-        assert places(fresh) == [2] and len(world.questions) == asked + 1
+        more = (said("assistant", "I go on."), THIRD)
+        fresh = await ask(world, *lead, told, *more, headers=headers)
+        assert places(fresh)[-1] == len(lead) + 2 and len(fresh.segments) <= len(lead) + 1
+        assert len(world.questions) == asked + 1
+
+
+async def test_a_changed_date_in_the_system_prompt_costs_no_note() -> None:
+    for headers in (ID, {}):
+        lead = [said("system", f"You mend code. It is {day}day.") for day in ("Sun", "Mon")]
+        world = World()
+        for end in (1, 3, 5):
+            before = await ask(world, lead[0], *TALK[:end], headers=headers)
+        after = await ask(world, lead[1], *TALK, headers=headers)
+        assert texts(after)[:2] == texts(before) and places(after) == [1, 5, 7]
 
 
 async def test_no_note_crosses_sessions() -> None:
