@@ -15,7 +15,7 @@ from conductor.monitor.tasks import monitor_plan
 from conductor.notes.place import Placed, is_seen, new_note, room_left
 from conductor.notes.place import Turn as NoteTurn
 from conductor.notes.render import Say
-from conductor.notes.replay import Replay, learned, replay, segment_key
+from conductor.notes.replay import Replay, hidden_record, learned, replay, segment_key
 from conductor.packages import choose_packages
 from conductor.ports import PortFault, Ports
 from conductor.profiles import FOR_TOOLS, Profile, Rule
@@ -30,6 +30,7 @@ from conductor.types import (
     Facts,
     JournalLine,
     Kept,
+    NoteRecord,
     Outcome,
     Session,
     SidePlan,
@@ -79,8 +80,22 @@ def close(plan: TurnPlan, outcome: Outcome) -> Kept:
     if outcome.tokenizer_hash is not None:
         told = learned(plan.standing, outcome.note_ids, outcome.tokenizer_hash)
         notes |= {segment_key(record): record for record in told}
-    lines = remembered(plan.session.lines, outcome.lines)
-    return Kept(replace(plan.session, lines=lines), tuple(notes.values()))
+    session = replace(plan.session, lines=remembered(plan.session.lines, outcome.lines))
+    return Kept(session, (*notes.values(), *_hidden(plan.call, session, outcome)))
+
+
+def _hidden(call: Call, session: Session, outcome: Outcome) -> tuple[NoteRecord, ...]:
+    """What was put into the answer stands there again when the client brings it back."""
+    if outcome.answer is None or not outcome.hidden:
+        return ()
+    history, answer = History(call.messages), outcome.answer
+    return tuple(
+        hidden_record(
+            history, answer, one.text, scope=session.scope, session=session.key, part=one.part,
+            offset=one.offset, now_ms=session.used_ms,
+        )
+        for one in outcome.hidden
+    )  # fmt: skip
 
 
 # -- whose request it is --------------------------------------------------------------------------

@@ -3,11 +3,12 @@
 What a secret looks like is told by a function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 
-from proto.chat import ToolCall
+from proto.chat import Message, ToolCall
 
 ARGUMENTS_CHARS = 4_000  # of one call: a written file must not fill the transcript
 Mask = Callable[[str], str]
@@ -39,6 +40,14 @@ def block_of(turn: PastTurn, mask: Mask) -> str:
         lines.append(_one_line(f"call {call.name} {_cut(mask(call.arguments))}"))
     lines.append(_one_line(f"finish {turn.finish}"))
     return "\n".join(lines) + "\n\n"
+
+
+def results_of(messages: Sequence[Message]) -> tuple[tuple[str, int], ...]:
+    """What a request brought: the call's name and the characters of its result, for each result
+    behind the last thing that somebody said."""
+    names = {call.id: call.name for message in messages for call in message.calls}
+    brought = list(takewhile(lambda message: message.role == "tool", reversed(messages)))
+    return tuple((names.get(one.call_id or "", "-"), len(one.text)) for one in reversed(brought))
 
 
 def _cut(text: str) -> str:

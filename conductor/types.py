@@ -10,8 +10,8 @@ from typing import Literal
 from conductor.client import ClientKind
 from conductor.profiles import Profile
 from conductor.thinking import ThinkingWish
-from proto.chat import Call, Json, Role
-from proto.plan import MonitorPlan, Segment, Thinking
+from proto.chat import Call, Json, Message, Role
+from proto.plan import HiddenText, MonitorPlan, Segment, Thinking
 
 TurnKind = Literal["user", "tool_result", "machine", "continuation", "side"]
 SideKind = Literal[
@@ -240,11 +240,14 @@ class TurnPlan:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a planned request. `note_ids`: of new segments, by key, as the backend's
-    tokenizer wrote them; `lines`: hashes of the status lines that were sent."""
+    tokenizer wrote them; `lines`: hashes of the status lines that were sent; `hidden`: what the
+    model was given inside `answer`, which None says there is none of."""
 
     note_ids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tokenizer_hash: str | None = None
     lines: tuple[str, ...] = ()
+    answer: Message | None = None
+    hidden: tuple[HiddenText, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -97,11 +97,12 @@ class Gateway:
         relay = Relay(self.client, time.monotonic)
         self.asking = AskingRelay(relay)
         ledger.budgets.settle_ended = self.closing.settle_all
+        routing = build_routing(settings, self.client, self.engine)
         self.pipeline = Pipeline(
-            routing=build_routing(settings, self.client, self.engine),
+            routing=routing,
             relay=relay,
             asking=self.asking,
-            managed=self._managed(settings),
+            managed=self._managed(settings, routing.backends),
             ledger=ledger.books,
             closing=self.closing,
             budgets=ledger.budgets,
@@ -190,7 +191,7 @@ class Gateway:
         routing = build_routing(settings, self.client, self.engine, self.pipeline.routing)
         rooms = self.rooms
         try:
-            managed = self._managed(settings)
+            managed = self._managed(settings, routing.backends)
         except CommandFailed as fault:  # the store cannot be opened
             raise SettingsError([str(fault)]) from fault
         self.settings, self.auth = settings, auth
@@ -212,7 +213,7 @@ class Gateway:
             self.pipeline.cut_all()
             await self.pipeline.wait_idle(STOP_CUT_S)
 
-    def _managed(self, settings: Settings) -> ManagedWay | None:
+    def _managed(self, settings: Settings, backends: Mapping[str, Backend]) -> ManagedWay | None:
         """It is loaded only where our own engine or the conductor answers."""
         has_conductor = any(backend.conductor for backend in settings.backends.values())
         has_conductor |= settings.worker is not None and settings.worker.conductor
@@ -228,12 +229,7 @@ class Gateway:
             self.conducting = Conducting(settings.planning, self.rooms)
         return Managed(
             self.engine,
-            Hosts(
-                self.engine,
-                self.client,
-                self.ledger.books,
-                plans_engine=settings.worker is not None and settings.worker.conductor,
-            ).at,
+            Hosts(self.engine, self.client, self.ledger.books, settings, backends),
             settings.engine.queue.open_after_s,
             self.ledger.books,
             conducting=self.conducting,

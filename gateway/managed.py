@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from conductor.thinking import thinking_of
@@ -18,6 +18,7 @@ from gateway.backends.run import Host, Run, Silence, Work
 from gateway.conducting.ask import HostAsk
 from gateway.conducting.conducting import Conducting, Turn
 from gateway.conducting.facts import asked_of
+from gateway.conducting.hosts import Hosts
 from gateway.embedding import serve_embeddings
 from gateway.errors import ApiError
 from gateway.exchange import Exchange
@@ -39,14 +40,14 @@ from proto.plan import Plan
 class Managed:
     """Answers with our own engine, or a backend that the conductor stands before.
 
-    `host_at`: who writes answers at a backend. `conducting` None: our own engine is asked for what
+    `hosts`: who writes answers. `conducting` None: our own engine is asked for what
     the client says, and nothing more. `open_after_s`: when a waiting stream is opened.
     """
 
     def __init__(
         self,
         engine: EngineLink | None,
-        host_at: Callable[[Backend | None], Host],
+        hosts: Hosts,
         open_after_s: float,
         books: Books,
         *,
@@ -55,7 +56,7 @@ class Managed:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._engine = engine
-        self._host_at = host_at
+        self._hosts = hosts
         self._open_after_s = open_after_s
         self._books = books
         self._conducting = conducting
@@ -76,8 +77,8 @@ class Managed:
             return await serve_embeddings(self._engine, exchange, request, target, entry)
         fields = clean(request.envelope.fields)
         parsed = MANAGED[exchange.surface].parse(fields)
-        host = self._host_at(backend)
-        turn = await self._plan(exchange, parsed, fields, host, entry, allowed)
+        host = self._hosts.at(backend)
+        turn = await self._plan(exchange, parsed, fields, host, backend, entry, allowed)
         answer = Answer(
             exchange, parsed, target, created=int(self._wall()),
             profile=None if turn is None else turn.plan.profile,
@@ -110,6 +111,7 @@ class Managed:
         request: ManagedRequest,
         fields: dict[str, Any],
         host: Host,
+        backend: Backend | None,
         entry: Entry,
         allowed: tuple[str, ...] | None,
     ) -> Turn | None:
@@ -118,7 +120,8 @@ class Managed:
             return None
         surface = exchange.surface or ""
         asked = asked_of(surface, _headers(exchange), fields, request)
-        ask = HostAsk(host, self._books, entry, salt=_salt(entry))
+        answering = self._hosts.answering(host, backend, entry)
+        ask = HostAsk(answering, self._books, entry, salt=_salt(entry))
         return await self._conducting.plan(request.call, asked, host.target, entry, ask, allowed)
 
     def _work(
@@ -150,6 +153,7 @@ class Managed:
     ) -> Finished:  # fmt: skip
         """Starts the runs that a request asks for and writes what they say to the client."""
         runs: list[Run] = []
+        told: list[AsyncIterator[Event | Silence]] = []
         finished: Finished | None = None
         if turn is not None:
             turn.begin()
@@ -158,26 +162,30 @@ class Managed:
                 for choice in range(work.choices):
                     run = await host.start(work, entry, choice)
                     runs.append(await stack.enter_async_context(run))
+                    told.append(run.events() if turn is None else turn.tell(run))
                 if request.is_stream:
-                    finished = await answer.stream(runs[0].events(), self._open_after_s, self._now)
+                    finished = await answer.stream(told[0], self._open_after_s, self._now)
                 else:
-                    finished = await self._write_whole(runs, answer)
+                    finished = await _write_whole(told, answer)
         finally:
             if runs:
                 host.book(entry, runs, finished)
             if turn is not None:
-                await turn.end(runs)
-        return finished
-
-    async def _write_whole(self, runs: list[Run], answer: Answer) -> Finished:
-        answers = await _read_together(runs)
-        finished = merged([end for _, end in answers])
-        answer.write(answers, finished.usage)
+                await turn.end(runs, None if finished is None else finished.reason)
         return finished
 
 
-async def _read_together(runs: list[Run]) -> list[tuple[list[Event], Finished]]:
-    reads = [asyncio.create_task(_read_all(run)) for run in runs]
+async def _write_whole(told: list[AsyncIterator[Event | Silence]], answer: Answer) -> Finished:
+    answers = await _read_together(told)
+    finished = merged([end for _, end in answers])
+    answer.write(answers, finished.usage)
+    return finished
+
+
+async def _read_together(
+    told: list[AsyncIterator[Event | Silence]],
+) -> list[tuple[list[Event], Finished]]:
+    reads = [asyncio.create_task(_read_all(events)) for events in told]
     try:
         return list(await asyncio.gather(*reads))
     finally:
@@ -186,9 +194,9 @@ async def _read_together(runs: list[Run]) -> list[tuple[list[Event], Finished]]:
         await asyncio.gather(*reads, return_exceptions=True)
 
 
-async def _read_all(run: Run) -> tuple[list[Event], Finished]:
+async def _read_all(events: AsyncIterator[Event | Silence]) -> tuple[list[Event], Finished]:
     seen: list[Event] = []
-    async for event in run.events():
+    async for event in events:
         if isinstance(event, Finished):
             return seen, event
         if not isinstance(event, Silence):

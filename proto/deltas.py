@@ -11,7 +11,25 @@ from proto.events import (
     ReasoningDelta,
     TextDelta,
 )
-from proto.messages import Delta
+from proto.messages import Delta, Kind
+from proto.plan import REASONING_PART, HiddenText
+
+
+class HiddenTexts:
+    """Finds hidden texts among the tokens of an answer, which it is shown in their order."""
+
+    def __init__(self) -> None:
+        self.found: list[HiddenText] = []
+        self._shown_chars: dict[Kind, int] = {}
+
+    def see(self, piece: str, kind: Kind, *, is_hidden: bool) -> None:
+        """A token: what it says, and whether the client gets that."""
+        shown = self._shown_chars.get(kind, 0)
+        if not is_hidden:
+            self._shown_chars[kind] = shown + len(piece)
+        elif piece:
+            part = REASONING_PART if kind == "reasoning" else None
+            self.found.append(HiddenText(piece, part, shown))
 
 
 def events_of(delta: Delta) -> Iterator[Event]:

@@ -112,6 +112,7 @@ class Queued:
     prompt_hash: str
     tokenizer_hash: str
     note_ids: dict[str, tuple[int, ...]] | None = None
+    note_tokens: int = 0  # of the prompt's
 
 
 @dataclass(frozen=True, slots=True)

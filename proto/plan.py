@@ -28,6 +28,15 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class HiddenText:
+    """Text that the model was given inside its answer. `part`, `offset`: as a `Segment` says it."""
+
+    text: str
+    part: int | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Thinking:
     """Whether the model may reason, and for how many tokens at most (None: no budget)."""
 

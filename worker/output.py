@@ -10,9 +10,10 @@ from itertools import chain
 from secrets import token_hex
 
 from conductor.monitor.verdicts import Phase
+from proto.deltas import HiddenTexts
 from proto.events import Logprobs
 from proto.messages import CallPart, Delta, Kind, MonitorEvent
-from proto.plan import REASONING_PART, Segment
+from proto.plan import Segment
 from worker.limits import HELD_TOKENS
 from worker.text.answer import AnswerSyntax, AnswerText, Spoken
 
@@ -139,17 +140,13 @@ class Output:
 
     def hidden_segments(self, message: int) -> tuple[Segment, ...]:
         """The hidden text in the answer, as the next turn has it in this message."""
-        said: dict[Kind, int] = {}
-        found: list[Segment] = []
+        texts = HiddenTexts()
         for one in self.log:
-            kind, piece = one.said.kind, one.said.piece
-            if one.is_hidden and piece:
-                part = REASONING_PART if kind == "reasoning" else None
-                key = f"answer-{len(found)}"
-                found.append(Segment(key, "hidden", message, piece, part, said.get(kind, 0)))
-            elif not one.is_hidden:
-                said[kind] = said.get(kind, 0) + len(piece)
-        return tuple(found)
+            texts.see(one.said.piece, one.said.kind, is_hidden=one.is_hidden)
+        return tuple(
+            Segment(f"answer-{n}", "hidden", message, one.text, one.part, one.offset)
+            for n, one in enumerate(texts.found)
+        )
 
     def parts(self) -> dict[int, list[tuple[int, CallPart]]]:
         """The parts of each call, and which token brought them."""

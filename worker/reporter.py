@@ -53,6 +53,7 @@ class Reporter:
                 run.prompt_hash,
                 self._tokenizer_hash,
                 note_ids,
+                run.record.notes.tokens,
             )
         )
 

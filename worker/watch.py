@@ -11,6 +11,7 @@ import structlog
 
 from conductor.monitor.verdicts import (
     ALLOWED,
+    CLOSED_BY,
     GO_ON,
     Block,
     CallForm,
@@ -44,7 +45,6 @@ MONITOR_FAILED = "monitor.failed"
 
 BUDGET_TASK = "D2"  # where it acts, it ends the reasoning at a line's end behind the budget,
 BUDGET_SLACK = 64  # tokens; and where it then did not, the worker does
-CLOSED_BY = {"D1": "loop", "D1b": "loop", "D2": "budget"}  # as the ledger calls it
 
 Point = Literal["before_prefill", "on_block", "on_calls", "on_end"]
 

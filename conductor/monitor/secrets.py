@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from conductor.monitor.tasks import Params
+from proto.plan import MonitorTask
 
 LEAST_PEM_LINE = 16  # characters; the last line of a key may be short
 MOST_CHARS = 4096  # of one secret: a JWT with many claims
@@ -43,6 +44,13 @@ def secrets_in(results: Iterable[str], params: Params) -> tuple[str, ...]:
             break
     kept = [secret for secret in found if len(secret) <= MOST_CHARS]
     return tuple(kept[: params.count("most_secrets")])
+
+
+def masked(text: str) -> str:
+    """A text without what looks like a key in it."""
+    params = Params("M1", MonitorTask("act"))
+    mask = Mask(secrets_in([text], params), params.count("shown_chars"))
+    return mask.read(text) + mask.finish()
 
 
 def _is_random(text: str, params: Params) -> bool:

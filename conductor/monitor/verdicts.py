@@ -173,6 +173,8 @@ ALLOWED: dict[str, tuple[type[Verdict], ...]] = {
     "on_calls": (Continue, Constrain, Regenerate, Stop),
 }
 
+CLOSED_BY = {"D1": "loop", "D1b": "loop", "D2": "budget"}  # tasks, as the ledger calls them
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -50,10 +50,7 @@ class EngineHost:
     def book(self, entry: Entry, runs: Sequence[Run], finished: Finished | None) -> None:
         """See `Host`."""
         if finished is None:
-            written = sum(run.completion_tokens for run in runs)
-            if written:
-                prompt = runs[0].prompt_tokens
-                entry.book_usage(prompt=prompt, completion=written, source="counted")
+            _book_broken(entry, runs)
             return
         entry.book_engine(finished.usage)
         entry.book_timings(finished.timings)
@@ -65,3 +62,13 @@ class EngineHost:
         found = [finding for run in runs for finding in run.findings]
         entry.monitor_acts = sum(finding.mode == "act" for finding in found)
         entry.monitor_shadows = len(found) - entry.monitor_acts
+
+
+def _book_broken(entry: Entry, runs: Sequence[Run]) -> None:
+    """What runs took that never ended, as far as it was heard of."""
+    shown = sum(run.completion_tokens for run in runs)
+    hidden = sum(run.hidden_tokens for run in runs)
+    if shown or hidden:
+        prompt = runs[0].prompt_tokens
+        entry.book_usage(prompt=prompt, completion=shown + hidden, source="counted")
+        entry.book_hidden(note=runs[0].note_tokens, hidden=hidden, is_estimated=False)

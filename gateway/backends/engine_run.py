@@ -8,7 +8,7 @@ from typing import Protocol, Self
 import structlog
 
 from gateway.backends.run import SILENCE_S, Silence
-from proto.deltas import events_of
+from proto.deltas import HiddenTexts, events_of
 from proto.events import Event, Finished, Reading, Waiting
 from proto.faults import Refusal
 from proto.limits import LINK_CREDIT_TOKENS
@@ -23,6 +23,7 @@ from proto.messages import (
     Queued,
     Refused,
 )
+from proto.plan import HiddenText
 
 log = structlog.get_logger(__name__)
 
@@ -46,23 +47,33 @@ class RunLink(Protocol):
 class EngineRun:
     """One run, while it is somebody's. Leaving the `async with` block cancels it if it still runs.
 
-    `prompt_tokens`, `completion_tokens`, `calls`: as far as known, also of a run that never ends.
+    `prompt_tokens` (`note_tokens` of them), `completion_tokens` and `hidden_tokens` beside them,
+    `calls`: as far as known, also of a run that never ends.
     `note_ids`: what the worker encoded of the plan's segments, by key. `findings`: of the monitor.
+    `hidden`: what it put into the answer.
     """
 
     def __init__(self, link: RunLink, run_id: str) -> None:
         self.run_id = run_id
         self.prompt_tokens: int | None = None
+        self.note_tokens = 0
         self.completion_tokens = 0
+        self.hidden_tokens = 0
         self.calls = 0
         self.note_ids: dict[str, tuple[int, ...]] = {}
         self.tokenizer_hash: str | None = None
         self.findings: list[MonitorEvent] = []
+        self._hidden = HiddenTexts()
         # Bounded by the credit window: the worker sends no more than it was allowed to.
         self._inbox: asyncio.Queue[RunMessage | None] = asyncio.Queue()
         self._link = link
         self._owed = 0  # tokens consumed and not yet given back as credit
         self._is_over = False
+
+    @property
+    def hidden(self) -> list[HiddenText]:
+        """See `gateway.backends.run.Run`."""
+        return self._hidden.found
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,15 +104,21 @@ class EngineRun:
                     raise EngineLost
                 case Queued():
                     self.prompt_tokens = message.prompt_tokens
+                    self.note_tokens = message.note_tokens
                     self.note_ids.update(message.note_ids or {})
                     self.tokenizer_hash = message.tokenizer_hash
                     yield Waiting(message.position, message.est_wait_ms)
                 case Progress():
                     yield Reading(message.phase, message.done, message.total, message.cached)
                 case Delta():
-                    self.completion_tokens += len(message.ids) - sum(message.hidden)
+                    hidden_tokens = sum(message.hidden)
+                    self.completion_tokens += len(message.ids) - hidden_tokens
+                    self.hidden_tokens += hidden_tokens
                     self.findings += message.events or ()
                     self.calls += sum(part.name is not None for part in message.calls or ())
+                    tokens = zip(message.pieces, message.kinds, message.hidden, strict=True)
+                    for piece, kind, is_hidden in tokens:
+                        self._hidden.see(piece, kind, is_hidden=is_hidden)
                     for event in events_of(message):
                         yield event
                     await self._renew_credit(message)

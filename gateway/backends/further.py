@@ -3,6 +3,8 @@
 They are made of the first one's body, so that servers find its prompt among what they keep.
 """
 
+from dataclasses import replace
+
 from conductor.monitor.verdicts import CallForm, Form
 from gateway.backends.answer_form import Body, form_fields
 from gateway.backends.chat_body import (
@@ -17,12 +19,14 @@ from gateway.backends.chat_reader import estimate
 from gateway.backends.legs import Ask
 from gateway.backends.written import Written
 from gateway.settings.types import Flavor
+from proto.plan import REASONING_PART, HiddenText
 
 
 def closing(body: Body, flavor: Flavor, written: Written, bridge: str, *, was_whole: bool) -> Ask:
     """The answer goes on behind its reasoning, which ends with `bridge`."""
     prefix = f"{THINK_OPEN}{written.reasoning}{bridge}{THINK_CLOSE}{written.text}"
-    return _from_prefix(body, flavor, written, prefix, was_whole=was_whole)
+    ask = _from_prefix(body, flavor, written, prefix, was_whole=was_whole)
+    return replace(ask, hidden=HiddenText(bridge, REASONING_PART, len(written.reasoning)))
 
 
 def going_on(body: Body, flavor: Flavor, written: Written, text: str, *, has_prefix: bool) -> Ask:
@@ -35,7 +39,8 @@ def going_on(body: Body, flavor: Flavor, written: Written, text: str, *, has_pre
         return Ask(again, "continuation", prefix_tokens=estimate(text), was_whole=True)
     thought = f"{THINK_OPEN}{written.reasoning}{THINK_CLOSE}" if written.reasoning else ""
     prefix = thought + written.text + text
-    return _from_prefix(body, flavor, written, prefix, was_whole=True)
+    ask = _from_prefix(body, flavor, written, prefix, was_whole=True)
+    return replace(ask, hidden=HiddenText(text, None, len(written.text)))
 
 
 def without_prefix(body: Body, written: Written) -> Ask:

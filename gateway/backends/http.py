@@ -6,12 +6,13 @@ client sees one answer.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from conductor.monitor.verdicts import (
+    CLOSED_BY,
     Block,
     Calls,
     CloseReasoning,
@@ -30,21 +31,21 @@ from gateway.backends.chat_body import MEASURED_FLAVORS, chat_body, encoded, pro
 from gateway.backends.chat_reader import ChatReader, Piece, estimate
 from gateway.backends.event_stream import EventStream
 from gateway.backends.further import closing, going_on, held_to, without_prefix
-from gateway.backends.legs import Ask, Leg, book_legs, timings_of, usage_of
-from gateway.backends.run import SILENCE_S, Silence, Work
+from gateway.backends.legs import Ask, Leg, book_legs, hidden_in, timings_of, usage_of
+from gateway.backends.run import Pauses, Silence, Work
 from gateway.backends.watching import MakeWatch, State, Watching, past_calls
 from gateway.backends.written import Written, event_of
 from gateway.errors import ApiError
 from gateway.ledger.books import Books
-from gateway.ledger.entry import Entry, Outcome
+from gateway.ledger.entry import Entry
 from gateway.relay.client import UpstreamClient
 from gateway.relay.connection import Clock, UpstreamBroken, UpstreamFault
 from gateway.relay.forward import busy_error, note_fault, upstream_error
 from proto.events import Event, Finished
 from proto.messages import MonitorEvent
+from proto.plan import HiddenText
 
 MOST_ROOM = 2**31 - 1  # tokens, where nobody says how many there may be
-_CLOSED_BY = {"D1": "loop", "D1b": "loop", "D2": "budget"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class HttpRun:
 
     def __init__(self, place: Place, work: Work, entry: Entry) -> None:
         self.prompt_tokens: int | None = None
+        self.note_tokens = sum(estimate(segment.text) for segment in work.plan.segments)
         self.calls = 0
         self.note_ids: dict[str, tuple[int, ...]] = {}
         self.tokenizer_hash = None
@@ -84,9 +86,8 @@ class HttpRun:
         self._stream: EventStream | None = None
         self._next: Ask | None = None
         self._stop: Stop | None = None
-        self._is_in = False
         self._is_booked = False
-        self._shown_s = place.now()
+        self._pauses = Pauses(place.now)
 
     @property
     def findings(self) -> list[MonitorEvent]:
@@ -94,9 +95,19 @@ class HttpRun:
         return self._watching.findings
 
     @property
+    def hidden(self) -> list[HiddenText]:
+        """What was put into the answer."""
+        return hidden_in(self._legs)
+
+    @property
     def completion_tokens(self) -> int:
         """Tokens of the answer that the client has or will have."""
         return self._written.shown_tokens
+
+    @property
+    def hidden_tokens(self) -> int:
+        """Tokens of it that the client never gets."""
+        return self._written.hidden_tokens
 
     async def __aenter__(self) -> Self:
         """Raises: ApiError when the backend has as many requests as it may have."""
@@ -104,7 +115,6 @@ class HttpRun:
         if 0 < limit <= self._backend.in_flight:
             raise busy_error(self._backend)
         self._backend.in_flight += 1
-        self._is_in = True
         return self
 
     async def __aexit__(
@@ -137,7 +147,7 @@ class HttpRun:
                     events = (
                         [] if isinstance(body, Silence) else self._take(leg, leg.reader.take(body))
                     )
-                    for event in self._or_silence(events):
+                    for event in self._pauses.filled(events):
                         yield event
                 if not leg.was_cut:
                     for event in self._take(leg, leg.reader.end()):
@@ -153,17 +163,6 @@ class HttpRun:
         for event in self._written.call_events():
             yield event
         yield self._finished()
-
-    def _or_silence(self, events: Iterable[Event]) -> Iterable[Event | Silence]:
-        """The events; where there have been none for a while, a sign of that."""
-        now_s = self._place.now()
-        if events:
-            self._shown_s = now_s
-            return events
-        if now_s - self._shown_s < SILENCE_S:
-            return ()
-        self._shown_s = now_s
-        return (Silence(),)
 
     # The first request, and what comes of an answer.
 
@@ -270,7 +269,7 @@ class HttpRun:
         flavor, written = self._backend.settings.flavor, self._written
         match verdict:
             case CloseReasoning(bridge, by):
-                written.closed_by = _CLOSED_BY.get(by, by)
+                written.closed_by = CLOSED_BY.get(by, by)
                 self._next = closing(self._body, flavor, written, bridge, was_whole=was_whole)
             case Inject(text):
                 has_prefix = self._backend.can_go_on
@@ -301,7 +300,7 @@ class HttpRun:
             else:
                 self._written.replace_call(leg.ask.call_index, leg.reader.calls)
             self._ask_at_end(leg)
-        self._close_row(leg, "succeeded")
+        leg.end(self._place.now(), "succeeded")
         ask, self._next = self._next, None
         return ask
 
@@ -336,7 +335,7 @@ class HttpRun:
         assert error is not None
         leg.has_failed, leg.status = True, stream.status
         self._entry.upstream_status = self._legs[0].status or stream.status or None
-        self._close_row(leg, "failed", error.code)
+        leg.end(self._place.now(), "failed", error.code)
         if leg.ask.kind == "first" or leg.reader.tokens:
             self._entry.error_type = getattr(fault, "clock", error.code)
             raise error from fault
@@ -349,11 +348,6 @@ class HttpRun:
         if was_refused and leg.ask.goes_on and not self._written.text:
             return without_prefix(self._body, self._written)
         raise error from fault
-
-    def _close_row(self, leg: Leg, outcome: Outcome, error_type: str | None = None) -> None:
-        """What a further request took is booked when the whole answer is; here is its end."""
-        if leg.row is not None and leg.ended_s is None:
-            leg.ended_s, leg.outcome, leg.error_type = self._place.now(), outcome, error_type
 
     def _finished(self) -> Finished:
         written, stop = self._written, self._stop
@@ -371,12 +365,11 @@ class HttpRun:
         """Books every request of the answer, once."""
         self._is_booked = True
         if self._legs:
-            notes = sum(estimate(segment.text) for segment in self._work.plan.segments)
             book_legs(
                 self._entry,
                 self._legs,
                 prompt_by_size=self.prompt_tokens or 0,
-                note=notes,
+                note=self.note_tokens,
                 hidden=self._written.hidden_tokens,
             )
             self.prompt_tokens = self._entry.upstream_input_tokens

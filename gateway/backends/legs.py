@@ -12,6 +12,7 @@ from gateway.backends.answer_form import Body
 from gateway.backends.chat_reader import ChatReader
 from gateway.ledger.entry import Entry, Outcome, UsageSource
 from proto.events import Timings, Usage
+from proto.plan import HiddenText
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Ask:
     `is_closed`: reasoning is over in it. `call_index`: it is made for that call alone, and the
     rest of what it says is thrown away. `prefix_tokens`: of its prompt, beside the first one's.
     `goes_on`: it does so from a prefix. `was_whole`: without it the answer stands as it is.
+    `hidden`: what it puts into the answer.
     """
 
     body: Body
@@ -30,6 +32,7 @@ class Ask:
     prefix_tokens: int = 0
     goes_on: bool = False
     was_whole: bool = False
+    hidden: HiddenText | None = None
 
 
 @dataclass(slots=True)
@@ -61,6 +64,11 @@ class Leg:
         """Tokens it wrote; None for none that anybody knows of."""
         said = self.reader.reading.tokens.output if self.is_counted else None
         return said if said is not None else self.reader.tokens or None
+
+    def end(self, at_s: float, outcome: Outcome, error_type: str | None = None) -> None:
+        """It is over; what it took is booked when the whole answer is."""
+        if self.row is not None and self.ended_s is None:
+            self.ended_s, self.outcome, self.error_type = at_s, outcome, error_type
 
     def book(self, row: Entry, prompt_estimate: int) -> None:
         """Books this request's own tokens."""
@@ -107,6 +115,12 @@ def book_legs(
     if any(row.usage_source != "backend" for row in rows):
         entry.usage_source = "estimated"
     entry.book_hidden(note=note, hidden=hidden, is_estimated=bool(note or hidden), children=rows)
+
+
+def hidden_in(legs: Sequence[Leg]) -> list[HiddenText]:
+    """What was put into an answer by its further requests that were taken."""
+    given = [leg.ask.hidden for leg in legs if not leg.has_failed]
+    return [one for one in given if one is not None and one.text]
 
 
 def _prompt_of(legs: Sequence[Leg], by_size: int) -> int:

@@ -3,7 +3,7 @@
 Knows no link, no socket and no surface.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
@@ -14,13 +14,29 @@ from gateway.ledger.entry import Entry
 from proto.chat import Call, Json, Params
 from proto.events import Event, Finished
 from proto.messages import MonitorEvent
-from proto.plan import Plan
+from proto.plan import HiddenText, Plan
 
 SILENCE_S = 2.5  # how often a run that has nothing to say is looked at
 
 
 class Silence:
     """Nothing came for a while: time to look at clocks and heartbeats."""
+
+
+class Pauses:
+    """Puts a `Silence` where a run has had nothing to say for a while. `now`: in seconds."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._shown_s = now()
+
+    def filled(self, events: Sequence[Event]) -> Sequence[Event | Silence]:
+        """The events of a moment, or a sign that there have been none for long."""
+        now_s = self._now()
+        if not events and now_s - self._shown_s < SILENCE_S:
+            return ()
+        self._shown_s = now_s
+        return events or (Silence(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +62,20 @@ class Work:
 class Run(Protocol):
     """One answer, while it is somebody's. Leaving the `async with` block ends it where it is.
 
-    `prompt_tokens`, `completion_tokens`, `calls`: as far as known, also of one that never ends.
+    `prompt_tokens` (`note_tokens` of them are not the client's), `completion_tokens`, beside them
+    `hidden_tokens`, `calls`: as far as known, also of one that never ends.
     `note_ids`: of the plan's segments, by key, where somebody encoded them with the tokenizer of
-    `tokenizer_hash`. `findings`: of the monitor.
+    `tokenizer_hash`. `findings`: of the monitor. `hidden`: what it put into the answer.
     """
 
     @property
     def prompt_tokens(self) -> int | None: ...
     @property
+    def note_tokens(self) -> int: ...
+    @property
     def completion_tokens(self) -> int: ...
+    @property
+    def hidden_tokens(self) -> int: ...
     @property
     def calls(self) -> int: ...
     @property
@@ -63,6 +84,8 @@ class Run(Protocol):
     def tokenizer_hash(self) -> str | None: ...
     @property
     def findings(self) -> list[MonitorEvent]: ...
+    @property
+    def hidden(self) -> Sequence[HiddenText]: ...
 
     async def __aenter__(self) -> Self: ...
 

@@ -6,6 +6,7 @@ Knows no class and no profile; what is asked and what an answer means is the con
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from conductor.ports import PortFault, Question, Reply
 from gateway.backends.answer_form import choice_schema, chosen
@@ -22,6 +23,16 @@ from proto.plan import Plan, Thinking
 WRAPPING_TOKENS = 12  # of `{"choice":""}`, however they are cut
 
 
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """Who answers questions, as the ledger names it, and with which of its models."""
+
+    host: Host
+    model: str
+    backend: str | None = None
+    upstream_key: str | None = None
+
+
 class HostAsk:
     """Asks for one request, whose `entry` its rows belong to.
 
@@ -30,7 +41,7 @@ class HostAsk:
 
     def __init__(
         self,
-        host: Host,
+        answering: Answering,
         books: Books,
         entry: Entry,
         *,
@@ -39,7 +50,8 @@ class HostAsk:
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._host = host
+        self._answering = answering
+        self._host = answering.host
         self._books = books
         self._entry = entry
         self._salt = salt
@@ -82,8 +94,8 @@ class HostAsk:
             arrived_s=self._now(),
             kind=self._kind,
         )
-        row.backend, row.upstream_key = self._entry.backend, self._entry.upstream_key
-        row.upstream_model = self._entry.upstream_model
+        row.backend, row.upstream_key = self._answering.backend, self._answering.upstream_key
+        row.upstream_model = self._answering.model
         return row
 
     async def _run(self, question: Question, row: Entry) -> Reply:
@@ -92,7 +104,7 @@ class HostAsk:
         wrapping = 0 if has_choice or not question.choices else WRAPPING_TOKENS
         params = Params(max_tokens=question.max_tokens + wrapping, temperature=0.0)
         plan = Plan(thinking=Thinking(on=False), lane="side")
-        call = _call(row.upstream_model or "", question, has_choice=has_choice)
+        call = _call(self._answering.model, question, has_choice=has_choice)
         run = await self._host.start(Work(call, plan, params, 0, self._salt), row, 0)
         finished: Finished | None = None
         try:

@@ -6,23 +6,29 @@ Knows no surface and no link: what is to be run goes out as `Work`.
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from conductor import status
 from conductor.classify import Answers
 from conductor.conductor import close, plan
+from conductor.monitor.secrets import masked
 from conductor.ports import Ask, PortFault, Ports
 from conductor.profiles import ProfileNotAllowed, UnknownProfile
 from conductor.session import session_ids
+from conductor.status import StatusLines
+from conductor.transcript import PastTurn, block_of, results_of
 from conductor.types import Asked, Facts, JournalLine, Outcome, Settings, Target, TurnPlan
-from gateway.backends.run import Run
+from gateway.backends.run import Run, Silence
 from gateway.conducting.nearby import Nearby
 from gateway.conducting.rooms import Rooms
+from gateway.conducting.telling import Telling
 from gateway.errors import ApiError
 from gateway.journal import JournalHead
 from gateway.ledger.entry import Entry
 from proto.chat import Call, Params
+from proto.events import Event
 from proto.limits import STOP_STRINGS_USED
 from proto.plan import Plan
 
@@ -31,6 +37,7 @@ _SOURCES = {
     "header": "hint", "rules": "rule", "cache": "cache", "model": "model", "recorded": "kept",
     "kept": "kept", "default": "default",
 }  # fmt: skip
+_FOUND = frozenset({"header", "rules", "cache", "model"})  # for this turn, not an earlier one
 
 
 class Conducting:
@@ -93,7 +100,7 @@ class Conducting:
             made.session_key.encode(), key=rooms.hash_key, digest_size=8
         ).hexdigest()
         head = JournalHead(entry.request_id, session, made.profile.name, facts.settings.config_rev)
-        turn = Turn(made, rooms, head)
+        turn = Turn(made, asked, rooms, head)
         turn.book(entry)
         for line in made.journal:
             rooms.journal.emit(head, line)
@@ -105,9 +112,11 @@ class Turn:
     """A planned request, until it is over."""
 
     plan: TurnPlan
+    _asked: Asked
     _rooms: Rooms
     _head: JournalHead
     _keeping: asyncio.Task[None] | None = field(default=None)
+    _tellings: list[Telling] = field(default_factory=list)
 
     def work(self, salt: str) -> tuple[Call, Plan]:
         """What the host is given: the call, and the decisions about it."""
@@ -150,17 +159,73 @@ class Turn:
         """The request goes to its host: what later turns build on is stored while it runs."""
         self._keeping = asyncio.create_task(self._keep(Outcome()))
 
-    async def end(self, runs: Sequence[Run]) -> None:
-        """The request is over, in whatever way."""
+    def tell(self, run: Run) -> AsyncIterator[Event | Silence]:
+        """What the client is told of a run."""
+        rules, asked, task = self.plan.profile.status, self._asked, self.plan.task
+        may_show = asked.choices == 1 and status.may_show(
+            rules,
+            is_streamed=asked.is_stream,
+            is_side=self.plan.side is not None,
+            has_form=self.plan.call.answer_format.kind != "text",
+        )
+        telling = Telling(
+            run,
+            StatusLines(rules, now_ms()) if may_show else None,
+            rules.channel,
+            status.Classed(task.name) if task is not None and task.source in _FOUND else None,
+            now_ms,
+        )
+        self._tellings.append(telling)
+        return telling.events()
+
+    async def end(self, runs: Sequence[Run], finish: str | None) -> None:
+        """The request is over, in whatever way. `finish` None: it broke off."""
+        journal = self._rooms.journal
         for finding in (finding for run in runs for finding in run.findings):
             event = "monitor_act" if finding.mode == "act" else "monitor_shadow"
             numbers = dict(finding.numbers or {})
             line = JournalLine(event, finding.reason, finding.task, finding.mode, numbers)
-            self._rooms.journal.emit(self._head, line)
+            journal.emit(self._head, line)
         if self._keeping is not None:
             await self._keeping
+        outcome = self._outcome(runs)
+        if outcome.lines:
+            journal.emit(self._head, JournalLine("status", numbers={"count": len(outcome.lines)}))
+        if outcome != Outcome():
+            await self._keep(outcome)
+        self._write_down(finish or "broken off")
+
+    def _outcome(self, runs: Sequence[Run]) -> Outcome:
+        """What is to be kept of it; as if nothing had been put in where several answers were."""
+        lines = tuple(line for telling in self._tellings for line in telling.sent_lines)
+        outcome = Outcome(lines=lines)
         if runs and runs[0].note_ids and runs[0].tokenizer_hash:
-            await self._keep(Outcome(runs[0].note_ids, runs[0].tokenizer_hash))
+            ids, tokenizer = runs[0].note_ids, runs[0].tokenizer_hash
+            outcome = replace(outcome, note_ids=ids, tokenizer_hash=tokenizer)
+        if len(runs) == 1 and self._tellings and (hidden := tuple(runs[0].hidden)):
+            outcome = replace(outcome, answer=self._tellings[0].answer, hidden=hidden)
+        return outcome
+
+    def _write_down(self, finish: str) -> None:
+        """The block of its session's transcript, where the profile has one."""
+        made, head, rules = self.plan, self._head, self.plan.profile.transcript
+        if not rules.enabled or self._asked.tools != "some" or made.side is not None:
+            return
+        past = PastTurn(
+            request_id=head.request_id,
+            ended_ms=int(time.time() * 1000),
+            client=made.client,
+            model=made.call.model,
+            profile=head.profile,
+            task_class=None if made.task is None else made.task.name,
+            results=results_of(made.call.messages),
+            calls=tuple(call for telling in self._tellings for call in telling.answer.calls),
+            finish=finish,
+        )
+        self._rooms.transcripts.add(
+            profile=head.profile, session=head.session, block=block_of(past, masked),
+            days=rules.days,
+        )  # fmt: skip
 
     async def _keep(self, outcome: Outcome) -> None:
         kept = close(self.plan, outcome)
@@ -172,3 +237,8 @@ class Turn:
                 await notebook.notes.save(kept.notes)
         except PortFault as fault:
             self._rooms.journal.emit(self._head, JournalLine("error", fault.reason, "notes"))
+
+
+def now_ms() -> int:
+    """Of a clock that only goes on."""
+    return int(time.monotonic() * 1000)

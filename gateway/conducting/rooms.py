@@ -16,13 +16,16 @@ from gateway.notebook.keeping import Keeping, Notebook
 from gateway.notebook.memory import MemoryNotebook
 from gateway.notebook.stored import StoredNotebook
 from gateway.settings.types import Settings
+from gateway.transcripts import Transcripts
 
 PRUNE_S = 3600.0  # how often old notes are looked for
 LAST_WRITES_S = 2.0  # for what waits when the process ends
 
 
 class Rooms:
-    """Notebook, journal and memory of one process. `hash_key`: of this installation's hashes.
+    """Notebook, journal, transcripts and memory of one process.
+
+    `hash_key`: of this installation's hashes.
 
     Raises: CommandFailed when the store cannot be opened.
     """
@@ -43,6 +46,8 @@ class Rooms:
         self.journal = Journal(
             settings.journal_dir, settings.journal, self._background, self._now_ms
         )
+        folder = settings.state_dir / "transcripts"
+        self.transcripts = Transcripts(folder, self._background, self._now_ms)
 
     async def run(self) -> None:
         """Makes the tables, and deletes what is too old, until it is cancelled."""

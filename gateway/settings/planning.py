@@ -3,7 +3,6 @@
 Knows no key of a profile or a package.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -61,11 +60,7 @@ def check_conductor(reader: Reader, settings: Settings, beside: Beside, texts: T
             reader.note(where, f"{where}: there is no folder {getattr(conductor, name)}")
     if conductor.default_profile not in profiles:
         _note_profile(reader, "conductor.default_profile", conductor.default_profile, profiles)
-    asked, answering = conductor.ask_backend, ["same", *_answering(settings)]
-    if asked not in answering:
-        where = "conductor.ask_backend"
-        advice = instead_of(asked, answering)
-        reader.note(where, f"{where}: no backend is named {asked!r}; {advice}")
+    _check_asked(reader, settings)
     _check_numbers(reader, settings)
     for index, client in enumerate(settings.keys):
         where = f"keys[{index}].profiles"
@@ -76,17 +71,24 @@ def check_conductor(reader: Reader, settings: Settings, beside: Beside, texts: T
                 _note_profile(reader, where, name, profiles)
 
 
+def _check_asked(reader: Reader, settings: Settings) -> None:
+    asked, where = settings.conductor.ask_backend, "conductor.ask_backend"
+    known = ["same", *settings.backends, *(["worker"] if settings.worker else [])]
+    if asked not in known:
+        advice = instead_of(asked, known)
+        reader.note(where, f"{where}: no backend is named {asked!r}; {advice}")
+    elif (backend := settings.backends.get(asked)) is not None:
+        if backend.kind != "openai":
+            reader.note(where, f"{where}: {asked} is of kind {backend.kind}; it must be openai")
+        elif not backend.small:
+            reader.note(where, f"{where}: name the model to ask first in backends.{asked}.small")
+
+
 def _check_numbers(reader: Reader, settings: Settings) -> None:
     for key, least in LEAST.items():
         where, value = f"conductor.{key}", attrgetter(key)(settings.conductor)
         if not least <= value <= LARGEST:
             reader.note(where, f"{where}: expected {least} to {LARGEST}, found {value}")
-
-
-def _answering(settings: Settings) -> Iterator[str]:
-    yield from settings.backends
-    if settings.worker is not None:
-        yield "worker"
 
 
 def _note_profile(reader: Reader, where: str, name: str, profiles: frozenset[str]) -> None:

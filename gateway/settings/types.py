@@ -164,7 +164,7 @@ class WorkerHostSettings:
     model_name: str = "TandemLLM"
     endpoint: str | None = None
     spawn: bool = True
-    conductor: bool = False
+    conductor: bool = True
 
 
 @dataclass(frozen=True, slots=True)

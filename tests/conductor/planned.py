@@ -49,7 +49,7 @@ class World:
     fault: str = ""
     questions: list[Question] = field(default_factory=list)
     stored: list[Session] = field(default_factory=list)
-    records: dict[tuple[str, str, str, str], NoteRecord] = field(default_factory=dict)
+    records: dict[tuple[object, ...], NoteRecord] = field(default_factory=dict)
     memories: tuple[MemoryNote, ...] = ()
     searched: list[MemoryScope] = field(default_factory=list)
 
@@ -97,7 +97,8 @@ class World:
             others = [one for one in self.stored if (one.scope, one.key, one.opening) != name]
             self.stored = [*others, kept.session]
         for record in kept.notes:
-            self.records[record.scope, record.chain, record.kind, record.session] = record
+            place = record.scope, record.chain, record.kind, record.session
+            self.records[*place, record.part, record.offset] = record
 
 
 class _Sessions:

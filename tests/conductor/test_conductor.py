@@ -16,6 +16,7 @@ from conductor.profiles import (
 )
 from conductor.thinking import ThinkingWish
 from conductor.types import Outcome, Package, Target
+from proto.plan import REASONING_PART, HiddenText
 from tests.conductor.planned import CHAT, ROUTER, TOOL, TOOLS, World, planned, said
 
 ASKED = said("user", "The second test of the parser fails since this morning.")
@@ -53,6 +54,22 @@ async def test_ids_that_a_worker_returns_are_used_from_then_on() -> None:
     world.keep(first, Outcome({key: (7, 8)}, "t"))
     again = await planned(world, ASKED)
     assert (again.segments[0].ids, again.segments[0].tokenizer_hash) == ((7, 8), "t")
+
+
+async def test_what_was_hidden_in_an_answer_stands_there_again_while_its_part_comes_back() -> None:
+    world, asked = World(), said("user", "Why does it fail?")
+    reasoned = replace(said("assistant", "A bracket."), reasoning="Round.")
+    first = await planned(world, asked)
+    hidden = (HiddenText("\nEnough.", REASONING_PART, 6), HiddenText("Well: ", None, 0))
+    world.keep(first, Outcome(answer=reasoned, hidden=hidden))
+    world.keep(first, Outcome(hidden=hidden))  # of no answer: nothing more
+    again = await planned(world, asked, reasoned, said("user", "And then?"))
+    found = [(one.message, one.part, one.offset) for one in again.segments if one.kind == "hidden"]
+    assert found == [(1, REASONING_PART, 6), (1, None, 0)]
+    without = await planned(world, asked, replace(reasoned, reasoning=None), said("user", "And?"))
+    assert [one.part for one in without.segments if one.kind == "hidden"] == [None]
+    other = await planned(world, asked, said("assistant", "A comma."), said("user", "And?"))
+    assert "hidden" not in {one.kind for one in other.segments}
 
 
 async def test_a_retry_asks_nobody_and_is_the_same_prompt() -> None:

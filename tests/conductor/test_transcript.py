@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from conductor.transcript import ARGUMENTS_CHARS, PastTurn, block_of
-from proto.chat import ToolCall
+from conductor.transcript import ARGUMENTS_CHARS, PastTurn, block_of, results_of
+from proto.chat import Message, TextPart, ToolCall
 
 TURN = PastTurn(
     request_id="req-1",
@@ -48,3 +48,22 @@ def test_no_call_writes_a_line_of_its_own() -> None:
     block = block_of(replace(TURN, calls=calls), mask)
     assert len(block.splitlines()) == len(block_of(TURN, mask).splitlines())
     assert r"call edit\n== fake a\nfinish stop\r\x1b[0m" in block
+
+
+def said(role: str, text: str = "", **more: object) -> Message:
+    return Message(role, (TextPart(text),), **more)  # type: ignore[arg-type]
+
+
+def test_results_are_those_behind_the_last_thing_said_by_the_names_of_their_calls() -> None:
+    calls = (ToolCall("c2", "read", "{}"), ToolCall("c3", "grep", "{}"))
+    messages = (
+        said("user", "Look."),
+        said("assistant", calls=(ToolCall("c1", "ls", "{}"),)),
+        said("tool", "old", call_id="c1"),
+        said("assistant", calls=calls),
+        said("tool", "four", call_id="c3"),
+        said("tool", "seven77", call_id="c2"),
+        said("tool", "", call_id="c9"),
+    )
+    assert results_of(messages) == (("grep", 4), ("read", 7), ("-", 0))
+    assert results_of(messages[:1]) == ()

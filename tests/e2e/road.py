@@ -148,7 +148,7 @@ class Road:
         params = turn.params(parsed.params, fields)
         submit, prepared = self.prepare(call, plan, params)
         run = _Run(prepared.notes.new_ids, self.model.tokenizer.hash)
-        await turn.end([run])  # type: ignore[list-item]
+        await turn.end([run], "stop")  # type: ignore[list-item]
         return Seen(submit, prepared, turn.plan, len(self.asking.questions) - before)
 
     def raw(self, request: Request) -> tuple[int, ...]:

@@ -49,8 +49,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(checkpoint: Path, more: str = "") -> str:
     return (
-        "server: {state_dir: STATE_DIR}\n"
-        f"worker: {{model: '{checkpoint}', weights: fp32, threads: 1{more}}}\n"
+        "server: {state_dir: STATE_DIR}\n"  # what is asked is what is read: no notes
+        f"worker: {{model: '{checkpoint}', weights: fp32, threads: 1, conductor: false{more}}}\n"
     )
 
 
@@ -471,7 +471,10 @@ def test_streamed_answers_are_the_whole_ones_for_a_hundred_prompts(server: Serve
         choice = whole["choices"][0]
         assert content == choice["message"]["content"], seed
         assert chunks[-1]["choices"][0]["finish_reason"] == choice["finish_reason"]
-        assert chunks[-1]["usage"] == whole["usage"]
+        counts = ("prompt_tokens", "completion_tokens", "total_tokens")  # what was kept may differ
+        assert [chunks[-1]["usage"][name] for name in counts] == [
+            whole["usage"][name] for name in counts
+        ]
         stopped += choice["finish_reason"] == "stop"
     assert 20 < stopped < 80  # both ends were seen
 

@@ -13,6 +13,7 @@ from conductor.monitor.verdicts import GO_ON, Block, Calls, End, Finding, Prompt
 from gateway.backends.http import Place
 from gateway.backends.http_host import HttpHost
 from gateway.backends.run import Work
+from gateway.conducting.hosts import Hosts
 from gateway.managed import Managed
 from proto.plan import MonitorPlan, MonitorTask, Plan, Segment
 from tests.fakes.backend import FakeBackend, Reply, Seen, sse
@@ -167,10 +168,12 @@ async def stage(
         app = gateway.gateway
         make = None if monitor is None else lambda plan, facts: monitor
 
-        def host_at(one: Any) -> Planned:
-            host = Planned(Place(one, app.client, app.ledger.books, make), plan)
-            host.runs = on.runs
-            return host
+        class Staged(Hosts):
+            def at(self, backend: Any) -> Planned:
+                host = Planned(Place(backend, app.client, app.ledger.books, make), plan)
+                host.runs = on.runs
+                return host
 
-        app.pipeline.managed = Managed(None, host_at, 10.0, app.ledger.books, conducting=None)
+        hosts = Staged(None, app.client, app.ledger.books, app.settings, {})
+        app.pipeline.managed = Managed(None, hosts, 10.0, app.ledger.books, conducting=None)
         yield on

@@ -1,6 +1,7 @@
 """The conductor in the gateway, before a worker that speaks the real link."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,8 +15,10 @@ from gateway.app import Gateway
 from gateway.settings.load import SettingsError
 from gateway.settings.types import ConductorSettings, NotesSettings, WorkerHostSettings
 from proto.messages import Delta, MonitorEvent, Refused, Submit
+from tests.fakes.backend import FakeBackend, sse
 from tests.fakes.worker import FakeWorker, Script
 from tests.gateway.harness import Running, backend, running_gateway
+from tests.gateway.managed_backend import end, text, usage
 
 ASKED = "Why does the second line of my parser fail today?"
 BODY = {"model": "TandemLLM", "messages": [{"role": "user", "content": ASKED}]}
@@ -86,6 +89,47 @@ async def test_a_question_is_a_short_run_of_the_side_lane_and_a_row_of_its_own(
     child, row = by_kind["classifier"], by_kind["generation"]
     assert child.parent_request_id == row.request_id and child.prompt_tokens is None
     assert (row.task_class, row.class_source, row.profile) == ("debug", "model", "chat")
+
+
+async def test_another_backend_may_be_asked_what_kind_of_task_a_turn_is(tmp_path: Path) -> None:
+    worker = FakeWorker(answer)
+    async with FakeBackend(lambda seen: sse(text("review"), *end(**usage(30, 1)))) as up:
+        asked = backend(up.url, small=("tiny", "other"), flavor="llamacpp")
+        host = WorkerHostSettings(spawn=False, conductor=True)
+        conductor = ConductorSettings(ask_backend="b", notes=NotesSettings(store="memory"))
+        async with worker.listening(tmp_path) as endpoint:
+            host = replace(host, endpoint=endpoint)
+            async with (
+                running_gateway(
+                    tmp_path, worker=host, conductor=conductor, backends={"b": asked}
+                ) as gateway,
+                httpx.AsyncClient(base_url=gateway.base, timeout=10) as client,
+            ):
+                assert gateway.gateway.engine is not None
+                await gateway.gateway.engine.wait_ready()
+                await client.post("/v1/chat/completions", json=BODY)
+                rows = [await gateway.row(0), await gateway.row(1)]
+    by_kind = {row.kind: row for row in rows}
+    assert [is_question(run) for run in worker.heard if isinstance(run, Submit)] == [False]
+    child, row = by_kind["classifier"], by_kind["generation"]
+    assert (child.backend, child.upstream_model, child.prompt_tokens) == ("b", "tiny", None)
+    assert (row.backend, row.task_class, row.class_source) == ("worker", "review", "model")
+
+
+async def test_a_clouds_own_small_model_is_asked_for_it(tmp_path: Path) -> None:
+    said = text(json.dumps({"choice": "review"}))
+    async with FakeBackend(lambda seen: sse(said, *end(**usage(30, 1)))) as up:
+        cloud = backend(up.url, small=("tiny",), conductor=True, models=("large",))
+        conductor = ConductorSettings(notes=NotesSettings(store="memory"))
+        async with (
+            running_gateway(tmp_path, conductor=conductor, backends={"b": cloud}) as gateway,
+            httpx.AsyncClient(base_url=gateway.base, timeout=10) as client,
+        ):
+            await client.post("/v1/chat/completions", json={**BODY, "model": "large"})
+            rows = [await gateway.row(0), await gateway.row(1)]
+        asked = [json.loads(one.body)["model"] for one in up.seen if one.body]
+    assert asked == ["tiny", "large"]
+    assert {row.task_class for row in rows if row.kind == "generation"} == {"review"}
 
 
 async def test_a_question_that_is_refused_costs_the_request_nothing(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ async def engine(
 ) -> AsyncIterator[tuple[Running, FakeWorker, httpx.AsyncClient]]:
     worker = FakeWorker(script)
     async with worker.listening(tmp_path) as endpoint:
-        host = WorkerHostSettings(endpoint=endpoint, spawn=False)
+        host = WorkerHostSettings(endpoint=endpoint, spawn=False, conductor=False)
         settings = WorkerSettings(queue=QueueSettings(**queue))
         async with (
             running_gateway(tmp_path, worker=host, engine=settings) as gateway,

@@ -91,7 +91,7 @@ def test_what_is_relayed_is_not_decided_about(
 def test_where_the_conductor_is_off_it_says_so(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config.write_text("worker: {}\n")
+    config.write_text("worker: {conductor: false}\n")
     assert facts(config, HI, capsys)["conductor"] == "off: worker.conductor is false"
 
 

@@ -302,6 +302,11 @@ def test_mistakes_of_all_files_are_told_together_and_each_where_it_stands(tmp_pa
          "known key: 'conductor.default_profile'"),
         ("conductor: {ask_backend: attic}",
          "2: conductor.ask_backend: no backend is named 'attic'; known: same, worker"),
+        ("conductor: {ask_backend: b}\nbackends: {b: {kind: openai, base_url: 'http://127.0.0.1:1'}}",
+         "2: conductor.ask_backend: name the model to ask first in backends.b.small"),
+        ("conductor: {ask_backend: b}\nbackends: {b: {base_url: 'http://127.0.0.1:1', "
+         "kind: anthropic, small: [s]}}",
+         "2: conductor.ask_backend: b is of kind anthropic; it must be openai"),
         ("conductor: {notes: {store: disk}}",
          "2: conductor.notes.store: expected one of sql, memory, found 'disk'"),
         ("conductor: {notes: {ttl_days: 0}}",
@@ -325,15 +330,15 @@ def test_what_tandem_yaml_says_of_them_is_checked(tmp_path: Path, main: str, pro
 
 def test_the_section_is_read_with_its_defaults(tmp_path: Path) -> None:
     plain = read(tmp_path, {})
-    assert plain.worker is not None and not plain.worker.conductor
+    assert plain.worker is not None and plain.worker.conductor
     conductor = plain.conductor
     assert (conductor.ask_backend, conductor.notes.store) == ("same", "sql")
     assert (conductor.notes.ttl_days, conductor.notes.max_mb) == (30, 512)
     assert (conductor.memory.quiet_s, conductor.memory.min_turns) == (120.0, 4)
     key = f"keys: [{{label: a, sha256: {'a' * 64}, profiles: [tools, chat]}}]\n"
-    text = "worker: {conductor: true}\nconductor: {ask_backend: worker, default_profile: p}\n"
+    text = "worker: {conductor: false}\nconductor: {ask_backend: worker, default_profile: p}\n"
     found = read(tmp_path, {"p.yaml": "name: p\n"}, text + key)
-    assert found.worker is not None and found.worker.conductor
+    assert found.worker is not None and not found.worker.conductor
     assert found.keys[0].profiles == ("tools", "chat") and plain.keys == ()
     assert found.planning.default_profile == "p"
 

@@ -20,7 +20,7 @@ from conductor.monitor.verdicts import (
     Stop,
 )
 from proto.chat import AnswerFormat
-from proto.plan import Segment
+from proto.plan import REASONING_PART, HiddenText, Segment
 from tests.fakes.backend import Gate, Reply
 from tests.gateway.managed_backend import (
     TOOL,
@@ -78,6 +78,7 @@ async def test_a_closed_reasoning_goes_on_as_one_answer(tmp_path: Path, flavor: 
     assert (row.thinking_closed_by, row.monitor_acts, row.outcome) == ("loop", 1, "succeeded")
     assert row.usage_source == "estimated" and row.prompt_tokens == 40 - 11
     assert answer.json()["usage"]["completion_tokens"] == 4
+    assert on.runs[0].hidden == [HiddenText(" Enough.", REASONING_PART, len("round and round"))]
 
 
 async def test_a_server_that_counts_as_it_writes_leaves_no_estimate(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ async def test_a_backend_that_takes_no_prefix_answers_anew_and_is_asked_no_more(
     assert [(row.kind, row.outcome) for row in rows[:3]] == [
         ("continuation", "failed"), ("continuation", "succeeded"), ("generation", "succeeded"),
     ]  # fmt: skip
-    assert modes(on.runs[0])[-1] == ("host", "shadow", "refused")
+    assert modes(on.runs[0])[-1] == ("host", "shadow", "refused") and on.runs[0].hidden == []
     assert message(again) == {"role": "assistant", "content": "z", "reasoning_content": "y"}
     assert modes(on.runs[1]) == [("T", "shadow", "scripted"), ("host", "shadow", "no_prefix")]
     assert (rows[3].monitor_acts, rows[3].monitor_shadows) == (0, 2)
@@ -150,6 +151,7 @@ async def test_an_empty_answer_is_asked_for_with_the_nudge(tmp_path: Path) -> No
     assert message(answer)["content"] == "yes"
     assert on.sent(1)["messages"][-1]["content"] == "<think>\nx\n</think>\n\nAnswer now: "
     assert [one.is_open for one in monitor.told if isinstance(one, End)] == [True, False]
+    assert on.runs[0].hidden == [HiddenText("Answer now: ", None, 0)]
     assert (row.prompt_tokens, row.completion_tokens, row.usage_source) == (5, 2, "backend")
 
 
@@ -159,6 +161,7 @@ async def test_a_cloud_gets_the_nudge_as_a_last_word(tmp_path: Path) -> None:
         answer = await on.ask()
     assert message(answer)["content"] == "yes"
     assert on.sent(1)["messages"][-1] == {"role": "user", "content": "Answer now."}
+    assert on.runs[0].hidden == []  # it does not stand in the answer
     assert "continue_final_message" not in on.sent(1)
 
 

@@ -42,6 +42,7 @@ worker:
   weights: fp32
   threads: 1
   parallel: {lanes}
+  conductor: false  # what waits are the requests that were sent, and no questions about them
   queue: {{size: 16, timeout_s: 30, open_after_s: 1}}
   cache: {{store_mb: 8, spill: {{enabled: false}}}}  # kept on purpose, but it would hide a leak
 """

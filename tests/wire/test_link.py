@@ -83,7 +83,7 @@ EXAMPLES: list[messages.LinkMessage] = [
         "r1", 1, 5, 0, CALL, PLAN, PARAMS, 2**63 - 1, "salt", 256, True, 60_000,
         messages.Resume((1, 2, 3), 1, (0,)), "ph", 4,
     ),
-    messages.Queued("r1", 2, 1500, 35, "ph", "th", {"n1": (5, 6)}),
+    messages.Queued("r1", 2, 1500, 35, "ph", "th", {"n1": (5, 6)}, 9),
     messages.Progress("r1", "prefill", 256, 1024, 128),
     messages.Delta(
         "r1", 7, (1, 2), ("a", ""), ("text", "call"), (False, True),

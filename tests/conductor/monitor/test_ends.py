@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conductor.monitor.policy import Monitor
+from conductor.monitor.secrets import masked
 from conductor.monitor.verdicts import (
     ALLOWED,
     GO_ON,
@@ -273,6 +274,13 @@ def test_in_shadow_and_in_constrained_answers_it_is_told() -> None:
     assert (said, told(monitor)) == (text, [("M1", "shadow", "secret")])
     said, monitor = _say(text, [12], is_plain=False)
     assert (said, told(monitor)) == (text, [("M1", "shadow", "secret:constrained")])
+
+
+def test_a_text_by_itself_is_masked_where_it_looks_like_a_key() -> None:
+    assert masked(f'{{"token": "{TOKEN}", "to": "Anna"}}') == (
+        f'{{"token": "{TOKEN[:4]}…(masked)", "to": "Anna"}}'
+    )
+    assert masked(f"mine: {TOKEN}, ghp_") == f"mine: {TOKEN[:4]}…(masked), ghp_"
 
 
 def test_what_is_no_secret_of_a_result_stays() -> None:

@@ -11,7 +11,7 @@ from conductor.ports import PortFault, Question
 from gateway.backends.base import Backend
 from gateway.backends.http import Place
 from gateway.backends.http_host import HttpHost
-from gateway.conducting.ask import HostAsk
+from gateway.conducting.ask import Answering, HostAsk
 from gateway.ledger.entry import Entry
 from gateway.outbox import Outbox
 from gateway.relay.client import UpstreamClient
@@ -33,7 +33,7 @@ class Asked:
         entry = Entry(request_id="r", ts_ms=1, arrived_s=time.monotonic())
         entry.backend, entry.upstream_model = "b", "m"
         host = HttpHost(Place(one, client, books))
-        self.port = HostAsk(host, books, entry, salt="")
+        self.port = HostAsk(Answering(host, "m", "b"), books, entry, salt="")
 
     def sent(self, number: int = 0) -> Any:
         return json.loads(self.up.seen[number].body)
