@@ -38,9 +38,9 @@ test-gateway: ## the same tests in an environment without torch (the worker's ar
 	@scripts/setup $(GATEWAY_VENV) test
 	$(GATEWAY_VENV)/bin/pytest $(PYTEST)
 
-test-long: ## the worker's tests over more: every drafter over 500 tokens, kept states over 10,000 steps
+test-long: ## the worker's tests over more: every drafter over 500 tokens, kept states over 10,000 steps, questions beside a long answer
 	@scripts/setup $(VENV) test-worker
-	@OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/pytest -q -m long tests/worker
+	@OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/pytest -q -m long tests/worker tests/e2e
 
 test-llamacpp: ## against llama.cpp's server and its logits (llama-cpp-python, built from source in an environment of its own)
 	@scripts/setup $(VENV) test-worker

@@ -32,7 +32,7 @@ TOOLS = Profile(
     router=Router(enabled=False, classes=CLASSES),
     thinking=ThinkingRules(mode="client"),
     effort="off",
-    note=NoteRules(enabled=False),
+    note=NoteRules(enabled=False, replay=False),
 )
 
 
@@ -97,8 +97,8 @@ class World:
             others = [one for one in self.stored if (one.scope, one.key, one.opening) != name]
             self.stored = [*others, kept.session]
         for record in kept.notes:
-            place = record.chain, record.kind, record.session, record.part, record.offset
-            self.records[place] = record
+            place = record.scope, record.chain, record.kind, record.session
+            self.records[*place, record.part, record.offset] = record
 
 
 class _Sessions:
@@ -126,9 +126,9 @@ async def planned(
     target: Target = ENGINE,
     **asked: object,
 ) -> TurnPlan:
-    """The plan of one request. `asked`: fields of `Asked`, `near` for a turn nearby,
-    `has_memory` for a store of memory notes."""
-    near = bool(asked.pop("near", False))
+    """The plan of one request. `asked`: fields of `Asked`, `near` for a turn nearby, `scope` for
+    another key's, `has_memory` for a store of memory notes."""
+    near, scope = bool(asked.pop("near", False)), asked.pop("scope", "k:1")
     allowed = asked.pop("allowed", None)
     memory = world if asked.pop("has_memory", True) else None
     request = replace(
@@ -141,6 +141,6 @@ async def planned(
         {package.id: package for package in packages},
         "rev1",
     )
-    facts = Facts(settings, "other", request, target, "k:1", 1_000_000, allowed, near)  # type: ignore[arg-type]
+    facts = Facts(settings, "other", request, target, scope, 1_000_000, allowed, near)  # type: ignore[arg-type]
     ports = Ports(world, _Sessions(world), _Notes(world), memory)
     return await plan(Call("m", messages, tuple(tools)), facts, ports, Answers())

@@ -101,7 +101,8 @@ def test_a_shipped_profile_is_what_its_row_says(
     found = read(tmp_path, {}).planning.profiles[name]
     assert found.name == name and found.description
     assert (found.match.clients if found.match else None) == clients
-    assert (found.router.enabled, found.effort == "on", found.note.enabled) == (notes,) * 3
+    adds = found.router.enabled, found.effort == "on", found.note.enabled, found.note.replay
+    assert adds == (notes,) * 4
     assert (found.packages.enabled, found.thinking.mode) == (packages, thinking)
     assert found.tool_stream == tool_stream
     assert not (found.memory.read or found.memory.write or found.memory.background)
