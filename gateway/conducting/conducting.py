@@ -21,7 +21,7 @@ from conductor.status import StatusLines
 from conductor.transcript import PastTurn, block_of, results_of
 from conductor.types import Asked, Facts, JournalLine, Outcome, Settings, Target, TurnPlan
 from gateway.backends.run import Run, Silence
-from gateway.conducting.memory_turn import MemoryTurn
+from gateway.conducting.memory.turn import MemoryTurn
 from gateway.conducting.nearby import Nearby
 from gateway.conducting.rooms import Rooms
 from gateway.conducting.telling import Telling

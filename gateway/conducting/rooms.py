@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from conductor.ports import Memory, PortFault
 from gateway.background import Background
-from gateway.conducting.memories import Memories
+from gateway.conducting.memory.memories import Memories
 from gateway.journal import Journal
 from gateway.notebook.command import open_store
 from gateway.notebook.desk import Desk

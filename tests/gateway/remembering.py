@@ -13,7 +13,7 @@ import httpx
 from conductor.memory.notes import Draft, MemoryEntry, MemoryScope
 from conductor.profiles import MemoryRules
 from conductor.types import Settings
-from gateway.conducting.memories import Memories
+from gateway.conducting.memory.memories import Memories
 from gateway.settings.types import (
     ConductorSettings,
     MemoryWriterSettings,

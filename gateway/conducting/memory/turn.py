@@ -21,9 +21,9 @@ from conductor.ports import PortFault
 from conductor.types import JournalLine, TurnPlan
 from gateway.backends.run import Host
 from gateway.conducting.ask import Answering, HostAsk
-from gateway.conducting.memories import Memories
-from gateway.conducting.memory_host import MemoryHost
-from gateway.conducting.memory_writer import Key, Watched
+from gateway.conducting.memory.host import MemoryHost
+from gateway.conducting.memory.memories import Memories
+from gateway.conducting.memory.writer import Key, Watched
 from gateway.journal import Journal, JournalHead
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry

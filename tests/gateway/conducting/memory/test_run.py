@@ -8,8 +8,8 @@ from typing import Any, Self
 from conductor.memory.block import HiddenBlock
 from conductor.memory.tool import NAME
 from gateway.backends.run import Silence, Work
-from gateway.conducting.memory_answer import MemoryAnswer
-from gateway.conducting.memory_run import Leg, MemoryRun
+from gateway.conducting.memory.answer import MemoryAnswer
+from gateway.conducting.memory.run import Leg, MemoryRun
 from gateway.ledger.entry import Entry
 from proto.chat import Call, Message, Params, TextPart, ToolCall
 from proto.events import (

@@ -9,8 +9,8 @@ import pytest
 
 from conductor.memory.notes import Draft
 from conductor.ports import PortFault, Question, Reply
-from gateway.conducting import memory_writer
-from gateway.conducting.memory_writer import Key, MemoryWriter, Watched
+from gateway.conducting.memory import writer
+from gateway.conducting.memory.writer import Key, MemoryWriter, Watched
 from gateway.settings.types import MemoryWriterSettings
 
 HERE: Key = ("anon", "s1")
@@ -186,7 +186,7 @@ async def test_it_ends_while_it_asks() -> None:
 async def test_it_remembers_so_many_conversations_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory_writer, "MOST_WATCHED", 2)
+    monkeypatch.setattr(writer, "MOST_WATCHED", 2)
     async with world() as on:
         on.model.may_answer.set()
         for name in ("a", "b", "c"):

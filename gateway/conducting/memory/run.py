@@ -12,7 +12,7 @@ from typing import Protocol, Self
 from conductor.memory.block import HiddenBlock
 from gateway.backends.engine_run import EngineLost
 from gateway.backends.run import Run, Silence, Work
-from gateway.conducting.memory_answer import MemoryAnswer
+from gateway.conducting.memory.answer import MemoryAnswer
 from gateway.errors import ApiError
 from gateway.ledger.entry import Entry
 from proto.chat import Message, TextPart, ToolCall

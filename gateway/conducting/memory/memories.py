@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from conductor.ports import Memory, PortFault
 from conductor.types import JournalLine
-from gateway.conducting.memory_writer import MemoryWriter
+from gateway.conducting.memory.writer import MemoryWriter
 from gateway.journal import Journal, JournalHead
 from gateway.settings.types import MemoryWriterSettings
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from conductor.types import Target
 from gateway.backends.run import Host, Run, Work
-from gateway.conducting.memory_answer import MemoryAnswer
-from gateway.conducting.memory_run import Leg, MemoryRun, Taker
+from gateway.conducting.memory.answer import MemoryAnswer
+from gateway.conducting.memory.run import Leg, MemoryRun, Taker
 from gateway.ledger.books import Books
 from gateway.ledger.entry import Entry, Outcome
 from proto.events import Finished, Usage

@@ -8,8 +8,8 @@ import pytest
 
 from conductor.ports import PortFault
 from gateway.background import Background
-from gateway.conducting import memories
-from gateway.conducting.memories import Memories
+from gateway.conducting.memory import memories
+from gateway.conducting.memory.memories import Memories
 from gateway.journal import Journal, JournalHead
 from gateway.settings.types import JournalSettings, MemoryWriterSettings
 

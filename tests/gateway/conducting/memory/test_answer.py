@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conductor.memory.tool import NAME
 from gateway.backends.run import Silence
-from gateway.conducting.memory_answer import MemoryAnswer
+from gateway.conducting.memory.answer import MemoryAnswer
 from proto.chat import Message, TextPart, ToolCall
 from proto.events import CallArguments, CallEnd, CallStart, Event, ReasoningDelta, TextDelta
 from proto.plan import REASONING_PART, HiddenText
