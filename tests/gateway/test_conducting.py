@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,35 +14,12 @@ from gateway.settings.load import SettingsError
 from gateway.settings.types import ConductorSettings, NotesSettings, WorkerHostSettings
 from proto.messages import Delta, MonitorEvent, Refused, Submit
 from tests.fakes.backend import FakeBackend, sse
-from tests.fakes.worker import FakeWorker, Script
-from tests.gateway.harness import Running, backend, running_gateway
+from tests.fakes.worker import FakeWorker
+from tests.gateway.conducted import ASKED, conducted, is_question
+from tests.gateway.harness import backend, running_gateway
 from tests.gateway.managed_backend import end, text, usage
 
-ASKED = "Why does the second line of my parser fail today?"
 BODY = {"model": "TandemLLM", "messages": [{"role": "user", "content": ASKED}]}
-
-
-@asynccontextmanager
-async def conducted(
-    tmp_path: Path, script: Script
-) -> AsyncIterator[tuple[Running, FakeWorker, httpx.AsyncClient]]:
-    worker = FakeWorker(script)
-    async with worker.listening(tmp_path) as endpoint:
-        host = WorkerHostSettings(endpoint=endpoint, spawn=False, conductor=True)
-        conductor = ConductorSettings(notes=NotesSettings(store="memory"))
-        async with (
-            running_gateway(tmp_path, worker=host, conductor=conductor) as gateway,
-            httpx.AsyncClient(base_url=gateway.base, timeout=10) as client,
-        ):
-            link = gateway.gateway.engine
-            assert link is not None
-            async with asyncio.timeout(5):
-                await link.wait_ready()
-            yield gateway, worker, client
-
-
-def is_question(run: Submit) -> bool:
-    return run.call.answer_format.kind == "choice"
 
 
 async def answer(worker: FakeWorker, run: Submit) -> None:

@@ -13,8 +13,8 @@ from conductor.monitor.verdicts import CallForm, Regenerate
 from proto.messages import Cancel, Delta, Progress, Queued, Submit
 from tests.fakes.backend import Gate
 from tests.fakes.worker import FakeWorker
+from tests.gateway.conducted import body, conducted, is_question
 from tests.gateway.managed_backend import TOOL, Scripted, call, end, stage
-from tests.gateway.test_told_turns import body, conducted, is_question
 
 Phase = Callable[[FakeWorker, Submit], Awaitable[None]]
 
