@@ -16,7 +16,10 @@ _FAULTS = frozenset({"error", "abort", "aborted"})
 
 
 class Written:
-    """One answer. `shown_tokens`, `hidden_tokens`: of what was written, thrown away is hidden."""
+    """One answer. `shown_tokens`, `hidden_tokens`: of what was written, thrown away is hidden.
+
+    `is_split`: the server itself tells its reasoning from its text.
+    """
 
     def __init__(self, call: Call) -> None:
         self.calls: list[HeldCall] = []  # until the answer is over
@@ -25,6 +28,7 @@ class Written:
         self.shown_tokens = 0
         self.hidden_tokens = 0
         self.is_in_call = False  # it ended inside one
+        self.is_split = False
         self.closed_by: str | None = None
         self._raw_finish: str | None = None
         self._call_tokens = 0
@@ -52,6 +56,7 @@ class Written:
         """A piece came."""
         if piece.kind == "reasoning":
             self.reasoning += piece.text
+            self.is_split |= piece.is_split
         elif self.is_open:
             self.closed_by = "model"
         if piece.kind == "text":
