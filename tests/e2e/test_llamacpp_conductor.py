@@ -40,7 +40,7 @@ PROFILES = {
     "patient": """extends: chat
 router: {timeout_ms: 60000}
 thinking: {mode: client}
-rules: [{id: units, text: Use metric units wherever a measure is asked for or given.}]
+rules: [{id: english, text: Answer in English.}]
 """,
     "forgetful": "extends: patient\nnote: {replay: false}\n",
 }
@@ -65,14 +65,15 @@ TOOL = {"type": "function", "function": {
 # Which of them sends so small a model into circles depends on the processor's rounding.
 LOOPS = (
     "Is 91 a prime number? Check every divisor, then check again.",
-    "List all reasons why 2+2=4, and check each reason again.",
     "Is 97 a prime number? Try every divisor one by one and check each twice.",
-    "List all reasons why 3+3=6, and prove each reason again.",
+    "Count the letters of the word banana.",
+    "List all reasons why 2+2=4, and check each reason again.",
 )
 SHORT_THOUGHTS = (
-    "Count the letters of the word banana.",
     "What is the capital of France?",
+    "Say hello.",
     "Why is the sky blue?",
+    "What is 12 times 12?",
 )
 CLASSIFIER_TOKENS = 8
 BLOCK_TOKENS = 2  # of a prompt that servers read again: the last token, and one beside a seam
@@ -271,7 +272,9 @@ def test_a_new_message_gets_its_class_from_the_server_under_a_grammar(plain: Sta
 
 def test_a_tool_result_asks_nobody_and_keeps_the_class(plain: Stage) -> None:
     question = user("Why does my parser fail on the last line of the file? Read it.")
-    profile = {"headers": {"X-Tandem-Profile": "patient"}, "tools": [TOOL]}
+    # A client of its own: beside its turns with tools, other requests may be its helper calls.
+    headers = {"X-Tandem-Profile": "patient", "X-Tandem-Client": "opencode"}
+    profile = {"headers": headers, "tools": [TOOL]}
     first = plain.ask([question], **profile)
     call = {"id": "c1", "type": "function", "function": {"name": "read_file", "arguments": "{}"}}
     history = [question, {"role": "assistant", "content": None, "tool_calls": [call]},
@@ -358,7 +361,7 @@ def closed(on: Stage, questions: tuple[str, ...], by: str, **more: Any) -> Asked
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_loop_is_closed_and_the_answer_follows(reasoning: Stage, is_stream: bool) -> None:
     stream = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
-    asked = closed(reasoning, LOOPS, "loop", max_tokens=3000, **stream)
+    asked = closed(reasoning, LOOPS, "loop", max_tokens=1100, **stream)
     *_, cut, further = asked.legs
     assert asked.text.strip() and asked.text == further.said("content")
     assert not further.said("reasoning_content")
@@ -399,7 +402,7 @@ def test_a_loop_is_closed_and_the_answer_follows(reasoning: Stage, is_stream: bo
 
 
 def test_an_answer_that_ended_in_its_reasoning_is_gone_on_with(reasoning: Stage) -> None:
-    asked = closed(reasoning, SHORT_THOUGHTS, "E1", max_tokens=1500)
+    asked = closed(reasoning, SHORT_THOUGHTS, "E1", max_tokens=700)
     *_, ended, further = asked.legs
     assert ended.finish == "stop" and not ended.said("content").strip()
     assert asked.reasoning == ended.said("reasoning_content")
