@@ -79,7 +79,7 @@ class HttpRun:
             self._watching.is_on and place.backend.settings.flavor in MEASURED_FLAVORS
         )
         self._body: Body = {}
-        self._written = Written(work.call)
+        self._written = Written(work.call, has_stops=bool(work.params.stop))
         self._legs: list[Leg] = []
         self._stream: EventStream | None = None
         self._next: Ask | None = None

@@ -13,15 +13,18 @@ from proto.events import CallArguments, CallEnd, CallStart, Event, ReasoningDelt
 # Finish reasons of servers that are not the standard ones; what is in neither is `stop`.
 _LENGTHS = frozenset({"length", "max_tokens", "max_length", "model_length"})
 _FAULTS = frozenset({"error", "abort", "aborted"})
+# Of an end that the model chose; servers say the same of one at a stop string.
+_OWN_ENDS = frozenset({"stop", "eos", "end_turn", "eos_token"})
 
 
 class Written:
     """One answer. `shown_tokens`, `hidden_tokens`: of what was written, thrown away is hidden.
 
-    `is_split`: the server itself tells its reasoning from its text.
+    `is_split`: the server itself tells its reasoning from its text. `has_stops`: stop strings may
+    end it too.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, *, has_stops: bool = False) -> None:
         self.calls: list[HeldCall] = []  # until the answer is over
         self.reasoning = ""
         self.text = ""
@@ -31,6 +34,7 @@ class Written:
         self.is_split = False
         self.closed_by: str | None = None
         self._raw_finish: str | None = None
+        self._has_stops = has_stops
         self._call_tokens = 0
         forced = call.tool_choice.mode in ("required", "named")
         self._most_calls = 1 if forced and not call.parallel_tool_calls else None
@@ -49,8 +53,9 @@ class Written:
 
     @property
     def detail(self) -> str:
-        """Why it ended, in the server's word."""
-        return self._raw_finish or "eos"
+        """Why it ended: `eos` where the model chose to for sure, else the server's word."""
+        is_own = self._raw_finish in _OWN_ENDS and not self._has_stops
+        return "eos" if is_own or self._raw_finish is None else self._raw_finish
 
     def add(self, piece: Piece) -> None:
         """A piece came."""

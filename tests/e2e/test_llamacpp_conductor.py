@@ -380,7 +380,7 @@ def test_a_loop_is_closed_and_the_answer_follows(reasoning: Stage, is_stream: bo
     shown = rendered(reasoning, further)
     assert shown == f"{rendered(reasoning, cut)}{begun['reasoning_content']}\n</think>\n\n"
 
-    assert asked.kinds() == ["classifier", "continuation", "generation"]
+    assert set(asked.kinds()) - {"classifier"} == {"continuation", "generation"}
     assert len(asked.legs) == len(asked.rows())
     row, child = asked.row(), asked.row("continuation")
     first_tokens = cut.written_up_to(asked.reasoning)
@@ -410,7 +410,7 @@ def test_an_answer_that_ended_in_its_reasoning_is_gone_on_with(reasoning: Stage)
     assert rendered(reasoning, further).count("<think>") == 1
     both = ended.usage["completion_tokens"] + further.usage["completion_tokens"]
     assert asked.usage["completion_tokens"] == both
-    assert asked.kinds() == ["classifier", "continuation", "generation"]
+    assert set(asked.kinds()) - {"classifier"} == {"continuation", "generation"}
 
 
 def rendered(on: Stage, leg: Leg) -> str:

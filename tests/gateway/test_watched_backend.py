@@ -158,6 +158,20 @@ async def test_an_empty_answer_is_asked_for_with_the_nudge(tmp_path: Path) -> No
     assert (row.prompt_tokens, row.completion_tokens, row.usage_source) == (5, 2, "backend")
 
 
+@pytest.mark.parametrize(
+    ("finish", "more", "detail"),
+    [("stop", {}, "eos"), ("end_turn", {}, "eos"), ("stop", {"stop": ["x"]}, "stop"),
+     ("length", {}, "length")],
+)  # fmt: skip
+async def test_a_monitor_is_told_of_an_end_that_the_model_chose(
+    tmp_path: Path, finish: str, more: dict[str, Any], detail: str
+) -> None:
+    monitor = Scripted()
+    async with stage(tmp_path, (thought("x"), *end(finish)), monitor=monitor) as on:
+        await on.ask(**more)
+    assert [one.detail for one in monitor.told if isinstance(one, End)] == [detail]
+
+
 async def test_a_cloud_gets_the_nudge_as_a_last_word(tmp_path: Path) -> None:
     monitor = Scripted(ends={0: Inject("Answer now.")})
     async with stage(tmp_path, end(), (text("yes"), *end()), monitor=monitor) as on:
