@@ -241,7 +241,8 @@ def reasoning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("reasoning")
     template = folder / "reasoning.jinja"
     template.write_text(REASONING_TEMPLATE)
-    with staged(folder, "--chat-template-file", str(template)) as on:
+    # One slot: with more, a request can reach another one before the server saw that we hung up.
+    with staged(folder, "-np", "1", "--chat-template-file", str(template)) as on:
         yield on
 
 
