@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Iter
     config = (
         "server: {state_dir: STATE_DIR}\nbackends:\n  llama:\n    kind: openai\n"
         f"    flavor: llamacpp\n    base_url: http://127.0.0.1:{recorder.port}/v1\n"
-        "    models: [smol]\n    tokens_per_delta: one\n"
+        "    models: [smol]\n    tokens_per_delta: one\n    tokenize: false\n"
         "routes:\n  tiny: {targets: [{backend: llama, model: smol}]}\n"
     )
     with serving(tmp_path_factory.mktemp("relay"), config) as running:
