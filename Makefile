@@ -42,14 +42,12 @@ test-long: ## the worker's tests over more: every drafter over 500 tokens, kept 
 	@scripts/setup $(VENV) test-worker
 	@OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/pytest -q -m long tests/worker tests/e2e
 
-test-llamacpp: ## against llama.cpp's server and its logits (llama-cpp-python, built from source in an environment of its own)
+test-llamacpp: ## against llama.cpp's servers and its logits (built from source in an environment of its own)
 	@scripts/setup $(VENV) test-worker
-	@test -x $(LLAMACPP_VENV)/bin/python || python3 -m venv $(LLAMACPP_VENV)
-	@$(LLAMACPP_VENV)/bin/python -c 'import llama_cpp.server' 2>/dev/null || \
-		$(LLAMACPP_VENV)/bin/pip install --quiet 'llama-cpp-python[server]==0.3.36'
+	@scripts/setup-llamacpp $(LLAMACPP_VENV)
 	@$(VENV)/bin/tandem fetch-model
-	TANDEM_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python $(VENV)/bin/pytest -q -s -m llamacpp \
-		tests/e2e tests/worker/test_llamacpp_oracle.py
+	TANDEM_LLAMACPP_PYTHON=$(LLAMACPP_VENV)/bin/python TANDEM_LLAMA_SERVER=$(LLAMACPP_VENV)/bin/llama-server \
+		OMP_WAIT_POLICY=PASSIVE $(VENV)/bin/pytest -q -s -m llamacpp tests/e2e tests/worker/test_llamacpp_oracle.py
 
 clients: ## opencode, Qwen Code and Continue, each two turns with a tool through the conductor (Node 20; 500 MB)
 	@scripts/setup $(GATEWAY_VENV) test
@@ -67,9 +65,7 @@ bench-conductor: ## what planning a turn costs, in processor time (BENCH=--round
 
 bench-engine: ## speed beside transformers and llama.cpp (45 min; BENCH='--only speculation')
 	@scripts/setup $(VENV) test-worker
-	@test -x $(LLAMACPP_VENV)/bin/python || python3 -m venv $(LLAMACPP_VENV)
-	@$(LLAMACPP_VENV)/bin/python -c 'import llama_cpp' 2>/dev/null || \
-		$(LLAMACPP_VENV)/bin/pip install --quiet 'llama-cpp-python[server]==0.3.36'
+	@scripts/setup-llamacpp $(LLAMACPP_VENV)
 	@$(VENV)/bin/tandem fetch-model
 	@$(VENV)/bin/python -m bench.engine --llamacpp $(LLAMACPP_VENV)/bin/python $(BENCH)
 

@@ -19,7 +19,8 @@ from proto.chat import ImagePart, Json, Message, Params, Part, TextPart, Tool, T
 from proto.plan import REASONING_PART, Segment
 
 THINK_OPEN, THINK_CLOSE = "<think>\n", "\n</think>\n\n"  # as the templates of most models have it
-MEASURED_FLAVORS = frozenset({"vllm", "sglang"})  # say usage with every delta, when asked to
+# Say with every delta what it took so far, when asked to.
+MEASURED_FLAVORS = frozenset({"vllm", "sglang", "llamacpp"})
 # Of a client's own fields, those that a provider reads and that change no answer.
 _PASSED = ("prompt_cache_key", "user", "metadata", "store", "service_tier", "safety_identifier")
 _EFFORTS_OF_ALL = frozenset({"low", "medium", "high"})  # older servers refuse the others
@@ -35,12 +36,14 @@ def chat_body(
     """
     call, params = work.call, work.params
     options: Body = {"include_usage": True}
-    if is_measured and flavor in MEASURED_FLAVORS:
+    if is_measured and flavor in ("vllm", "sglang"):
         options["continuous_usage_stats"] = True
     conversation = _with_call_ids(placed(call.messages, work.plan.segments))
     messages: list[Json] = [_message(message, flavor) for message in conversation]
     body: Body = {"model": model, "messages": messages, "stream": True, "stream_options": options}
-    body |= _tools(call.tools, call.tool_choice, is_parallel=call.parallel_tool_calls)
+    if is_measured and flavor == "llamacpp":
+        body["timings_per_token"] = True
+    body |= _tools(call.tools, call.tool_choice, flavor, is_parallel=call.parallel_tool_calls)
     body |= _sampling(params, flavor)
     if (limit := _limit(params.max_tokens, work.plan.cap)) is not None:
         body[limit_name(work)] = limit
@@ -63,11 +66,19 @@ def limit_name(work: Work) -> str:
     return "max_completion_tokens" if is_new else "max_tokens"
 
 
-def continued(body: Body, flavor: Flavor, prefix: str) -> Body:
-    """The same request, whose answer goes on behind `prefix`."""
-    again = _with_message(body, {"role": "assistant", "content": prefix})
-    again |= {"continue_final_message": True, "add_generation_prompt": False}
-    # llama.cpp refuses a prefix while its template would open a block of reasoning.
+def continued(body: Body, flavor: Flavor, prefix: str, reasoning: str | None = None) -> Body:
+    """The same request, whose answer goes on behind `prefix`.
+
+    `reasoning`: what the server puts before it in its template's own form (llama.cpp only).
+    """
+    message: Body = {"role": "assistant", "content": prefix}
+    goes_on: Json = True
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+        goes_on = "content"  # `True` would go on reasoning while there is no text
+    again = _with_message(body, message)
+    again |= {"continue_final_message": goes_on, "add_generation_prompt": False}
+    # Older ones of llama.cpp refuse a prefix while their template opens a block of reasoning.
     return without_thinking(again) if flavor == "llamacpp" else again
 
 
@@ -83,10 +94,11 @@ def without_thinking(body: Body) -> Body:
     return {**body, "chat_template_kwargs": {**known, "enable_thinking": False}}
 
 
-def held_to_tool(body: Body, name: str | None) -> Body:
+def held_to_tool(body: Body, flavor: Flavor, name: str | None) -> Body:
     """The same request, to be answered by a call of this tool (any of them where None)."""
-    named: Json = {"type": "function", "function": {"name": name}}
-    return {**body, "tool_choice": "required" if name is None else named}
+    if name is None:
+        return {**body, "tool_choice": "required"}
+    return {**body, **_named_tool(body.get("tools"), flavor, name)}
 
 
 def _with_message(body: Body, message: Json) -> Body:
@@ -205,17 +217,33 @@ def _part(part: Part) -> Json:
     return {"type": "text", "text": part.text}
 
 
-def _tools(tools: Sequence[Tool], choice: ToolChoice, *, is_parallel: bool) -> Body:
+def _tools(tools: Sequence[Tool], choice: ToolChoice, flavor: Flavor, *, is_parallel: bool) -> Body:
     if not tools:
         return {}
-    body: Body = {"tools": [_tool(tool) for tool in tools]}
+    offered: list[Json] = [_tool(tool) for tool in tools]
+    body: Body = {"tools": offered}
     if choice.mode == "named":
-        body["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        body |= _named_tool(offered, flavor, choice.name or "")
     elif choice.mode != "auto":
         body["tool_choice"] = choice.mode
     if not is_parallel:
         body["parallel_tool_calls"] = False
     return body
+
+
+def _named_tool(tools: Json, flavor: Flavor, name: str) -> Body:
+    """Fields for a call of one tool. llama.cpp takes a named choice for none at all, and is offered
+    that tool alone."""
+    known = tools if isinstance(tools, list) else []
+    alone = [tool for tool in known if _name_of(tool) == name]
+    if flavor == "llamacpp" and alone:
+        return {"tools": alone, "tool_choice": "required"}
+    return {"tool_choice": {"type": "function", "function": {"name": name}}}
+
+
+def _name_of(tool: Json) -> Json:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None
 
 
 def _tool(tool: Tool) -> Json:

@@ -22,12 +22,16 @@ _read = reader_of("chat")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some of an answer, as it came. `tokens`: counted or estimated."""
+    """Some of an answer, as it came. `tokens`: counted or estimated.
+
+    `is_split`: the server told it from the answer's text by itself.
+    """
 
     kind: PieceKind
     text: str
     tokens: int
     logprobs: tuple[Logprobs, ...] = ()
+    is_split: bool = False
 
 
 @dataclass(slots=True)
@@ -92,14 +96,18 @@ class ChatReader:
         written = "".join(self._take_call(call) for call in _objects(delta.get("tool_calls")))
         if written:
             found.append(("call", written))
-        return self._pieces(found, _logprobs(choice.get("logprobs")))
+        return self._pieces(found, _logprobs(choice.get("logprobs")), is_split=bool(reasoning))
 
     def end(self) -> list[Piece]:
         """What was held back of the text."""
         return self._pieces([*self._tags.end()], ())
 
     def _pieces(
-        self, found: list[tuple[PieceKind, str]], logprobs: tuple[Logprobs, ...]
+        self,
+        found: list[tuple[PieceKind, str]],
+        logprobs: tuple[Logprobs, ...],
+        *,
+        is_split: bool = False,
     ) -> list[Piece]:
         """The tokens of one event belong to its first piece: the server does not say more."""
         if not found:
@@ -108,7 +116,7 @@ class ChatReader:
         pieces = []
         for kind, text in found:
             belong = logprobs if kind == "text" else ()
-            pieces.append(Piece(kind, text, tokens, belong))
+            pieces.append(Piece(kind, text, tokens, belong, is_split and kind == "reasoning"))
             tokens, logprobs = 0, () if belong else logprobs
         return pieces
 
@@ -171,7 +179,7 @@ def estimate(text: str) -> int:
 
 
 def _read_timings(reading: Reading, timings: Any) -> None:
-    """llama.cpp counts in its times what it leaves out of its usage."""
+    """llama.cpp counts in its times what it leaves out of its usage; asked to, as it writes."""
     if not isinstance(timings, dict):
         return
     counts = [timings.get(name) for name in ("cache_n", "prompt_n", "predicted_n")]
@@ -181,7 +189,7 @@ def _read_timings(reading: Reading, timings: Any) -> None:
         reading.usage(cached=cached)
     if tokens.prompt is None and read is not None:
         reading.usage(prompt=(cached or 0) + read)
-    if tokens.output is None:
+    if tokens.output is None or (written is not None and written > tokens.output):
         reading.usage(output=written)
 
 

@@ -24,8 +24,8 @@ from proto.plan import REASONING_PART, HiddenText
 
 def closing(body: Body, flavor: Flavor, written: Written, bridge: str, *, was_whole: bool) -> Ask:
     """The answer goes on behind its reasoning, which ends with `bridge`."""
-    prefix = f"{THINK_OPEN}{written.reasoning}{bridge}{THINK_CLOSE}{written.text}"
-    ask = _from_prefix(body, flavor, written, prefix, was_whole=was_whole)
+    thought = written.reasoning + bridge
+    ask = _from_prefix(body, flavor, written, thought, written.text, was_whole=was_whole)
     return replace(ask, hidden=HiddenText(bridge, REASONING_PART, len(written.reasoning)))
 
 
@@ -37,9 +37,8 @@ def going_on(body: Body, flavor: Flavor, written: Written, text: str, *, has_pre
     if not has_prefix:
         again = asked_again(_limited(body, written), text)
         return Ask(again, "continuation", prefix_tokens=estimate(text), was_whole=True)
-    thought = f"{THINK_OPEN}{written.reasoning}{THINK_CLOSE}" if written.reasoning else ""
-    prefix = thought + written.text + text
-    ask = _from_prefix(body, flavor, written, prefix, was_whole=True)
+    thought = written.reasoning or None
+    ask = _from_prefix(body, flavor, written, thought, written.text + text, was_whole=True)
     return replace(ask, hidden=HiddenText(text, None, len(written.text)))
 
 
@@ -54,7 +53,7 @@ def held_to(
 ) -> Ask:
     """A call is made again, or the whole answer where `index` is None, in this form."""
     if isinstance(form, CallForm):
-        again = held_to_tool(body, form.tool)
+        again = held_to_tool(body, flavor, form.tool)
     else:
         again = body | ({} if form is None else form_fields(form, flavor) or {})
     if note is not None:
@@ -64,10 +63,22 @@ def held_to(
 
 
 def _from_prefix(
-    body: Body, flavor: Flavor, written: Written, prefix: str, *, was_whole: bool
+    body: Body,
+    flavor: Flavor,
+    written: Written,
+    thought: str | None,
+    text: str,
+    *,
+    was_whole: bool,
 ) -> Ask:
+    """The answer goes on behind `thought`, where there was any, and `text`."""
+    limited = _limited(body, written)
+    prefix = text if thought is None else f"{THINK_OPEN}{thought}{THINK_CLOSE}{text}"
+    # llama.cpp's template writes the block itself: one in the text would be the second.
+    is_apart = flavor == "llamacpp" and written.is_split and thought is not None
+    begun = (text, thought) if is_apart else (prefix, None)
     return Ask(
-        continued(_limited(body, written), flavor, prefix),
+        continued(limited, flavor, *begun),
         "continuation",
         is_closed=True,
         prefix_tokens=estimate(prefix),

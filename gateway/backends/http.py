@@ -80,7 +80,7 @@ class HttpRun:
             self._watching.is_on and place.backend.settings.flavor in MEASURED_FLAVORS
         )
         self._body: Body = {}
-        self._written = Written(work.call)
+        self._written = Written(work.call, has_stops=bool(work.params.stop))
         self._legs: list[Leg] = []
         self._stream: EventStream | None = None
         self._next: Ask | None = None
@@ -314,10 +314,7 @@ class HttpRun:
                 written.correct(verdict.calls)
             self._carry_out(verdict, was_whole=True)
         if self._next is None and self._stop is None:
-            has_stops = bool(self._work.params.stop)
-            end = written.as_end(
-                is_thinking=leg.reader.is_thinking, has_stops=has_stops, room=self._room()
-            )
+            end = written.as_end(is_thinking=leg.reader.is_thinking, room=self._room())
             verdict = self._watching.end(end, self._state(leg))
             if isinstance(verdict, Continue) and verdict.text is not None:
                 written.tail = verdict.text

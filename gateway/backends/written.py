@@ -14,23 +14,29 @@ from proto.events import CallArguments, CallEnd, CallStart, Event, ReasoningDelt
 # Finish reasons of servers that are not the standard ones; what is in neither is `stop`.
 _LENGTHS = frozenset({"length", "max_tokens", "max_length", "model_length"})
 _FAULTS = frozenset({"error", "abort", "aborted"})
-# Of an end that the model chose. A filter's is none.
+# Of an end that the model chose; servers say the same of one at a stop string. A filter's is none.
 _OWN_ENDS = frozenset({None, "stop", "eos", "eos_token", "end_turn"})
 
 
 class Written:
-    """One answer. `shown_tokens`, `hidden_tokens`: of what was written, thrown away is hidden."""
+    """One answer. `shown_tokens`, `hidden_tokens`: of what was written, thrown away is hidden.
 
-    def __init__(self, call: Call) -> None:
+    `is_split`: the server itself tells its reasoning from its text. `has_stops`: stop strings may
+    end it too.
+    """
+
+    def __init__(self, call: Call, *, has_stops: bool = False) -> None:
         self.calls: list[HeldCall] = []  # until the answer is over
         self.reasoning = ""
         self.text = ""
         self.shown_tokens = 0
         self.hidden_tokens = 0
         self.is_in_call = False  # it ended inside one
+        self.is_split = False
         self.closed_by: str | None = None
         self.tail = ""  # text that the monitor kept back until the end
         self._raw_finish: str | None = None
+        self._has_stops = has_stops
         self._call_tokens = 0
         forced = call.tool_choice.mode in ("required", "named")
         self._most_calls = 1 if forced and not call.parallel_tool_calls else None
@@ -49,13 +55,15 @@ class Written:
 
     @property
     def detail(self) -> str:
-        """Why it ended, in the server's word."""
-        return self._raw_finish or "eos"
+        """Why it ended: `eos` where the model chose to for sure, else the server's word."""
+        is_own = self._raw_finish in _OWN_ENDS and not self._has_stops
+        return OWN_END if is_own or self._raw_finish is None else self._raw_finish
 
     def add(self, piece: Piece) -> None:
         """A piece came."""
         if piece.kind == "reasoning":
             self.reasoning += piece.text
+            self.is_split |= piece.is_split
         elif self.is_open:
             self.closed_by = "model"
         if piece.kind == "text":
@@ -99,13 +107,12 @@ class Written:
             MadeCall(index, call.name, call.arguments) for index, call in enumerate(self.calls)
         )
 
-    def as_end(self, *, is_thinking: bool, has_stops: bool, room: int) -> End:
-        """The end, as a monitor sees it. `has_stops`: it may also be that of a stop string, and no
-        server says which. `is_thinking`: the server left a block of reasoning open."""
-        is_own = self._raw_finish in _OWN_ENDS and not has_stops
+    def as_end(self, *, is_thinking: bool, room: int) -> End:
+        """The end, as a monitor sees it. `is_thinking`: the server left a block of reasoning
+        open."""
         return End(
             finish=self.finish,
-            detail=OWN_END if is_own else self.detail,
+            detail=self.detail,
             has_text=bool(self.text.strip()),
             calls=len(self.calls),
             is_open=is_thinking or self.is_open,

@@ -4,72 +4,34 @@
 """
 
 import json
-import os
 import re
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from gateway.embedded_model import model_path
-from gateway.settings.types import Settings
+from tests.e2e.llamacpp import BINARY, free_port, native_server, python_server, started
 from tests.e2e.server import Server, serving
 from tests.fakes.recorder import Recorder
 
 pytestmark = pytest.mark.llamacpp
 
-MODEL = Path(os.environ.get("TANDEM_TEST_MODEL") or model_path(Settings().state_dir, "smollm2"))
-PYTHON = os.environ.get("TANDEM_LLAMACPP_PYTHON", ".venv-llamacpp/bin/python")
-BINARY = os.environ.get("TANDEM_LLAMA_SERVER")  # llama.cpp's own `llama-server`, where there is one
 MASKED = re.compile(
     rb'("id": ?"[^"]*"|"created": ?\d+|"timings": ?\{[^}]*\}|"(?:prompt|predicted)_\w+": ?[\d.e-]+)'
 )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def commands(port: int) -> dict[str, list[str]]:
-    found = {
-        "python": [PYTHON, "-m", "llama_cpp.server", "--model", str(MODEL), "--n_ctx", "1024",
-                   "--host", "127.0.0.1", "--port", str(port), "--n_threads", "2"],
-    }  # fmt: skip
-    if BINARY:
-        found["native"] = [BINARY, "-m", str(MODEL), "-c", "1024", "--host", "127.0.0.1",
-                           "--port", str(port), "-t", "2", "--no-webui", "-np", "1"]  # fmt: skip
-    return found
-
-
 @pytest.fixture(scope="module", params=["python", "native"] if BINARY else ["python"])
 def backend(request: pytest.FixtureRequest) -> Iterator[tuple[str, int]]:
     port = free_port()
-    log = subprocess.DEVNULL
-    process = subprocess.Popen(commands(port)[request.param], stdout=log, stderr=log)
-    try:
-        until_s = time.monotonic() + 120
-        while True:
-            assert process.poll() is None and time.monotonic() < until_s, (
-                "the backend did not start"
-            )
-            try:
-                if httpx.get(f"http://127.0.0.1:{port}/v1/models").status_code == 200:
-                    break
-            except httpx.TransportError:
-                time.sleep(0.2)
+    is_python = request.param == "python"
+    command = python_server(port) if is_python else native_server(port, "-c", "1024", "-np", "1")
+    with started(command, port):
         yield request.param, port
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, recorder: Recorder) -> Iter
     config = (
         "server: {state_dir: STATE_DIR}\nbackends:\n  llama:\n    kind: openai\n"
         f"    flavor: llamacpp\n    base_url: http://127.0.0.1:{recorder.port}/v1\n"
-        "    models: [smol]\n    tokens_per_delta: one\n"
+        "    models: [smol]\n    tokens_per_delta: one\n    tokenize: false\n"
         "routes:\n  tiny: {targets: [{backend: llama, model: smol}]}\n"
     )
     with serving(tmp_path_factory.mktemp("relay"), config) as running:

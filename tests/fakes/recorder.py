@@ -1,5 +1,6 @@
-"""Between a gateway and a real backend: keeps the answers as they went by, byte for byte."""
+"""Between a gateway and a real backend: keeps what went by, byte for byte."""
 
+import contextlib
 import socket
 import threading
 from types import TracebackType
@@ -7,10 +8,12 @@ from typing import Self
 
 
 class Recorder:
-    """Forwards each request on a connection of its own. `bodies`: answers without their framing."""
+    """Forwards each request on a connection of its own. `bodies`: answers without their framing;
+    `requests`: bodies of what was asked. Both in the order in which they were asked."""
 
     def __init__(self, port: int) -> None:
         self.bodies: list[bytes] = []
+        self.requests: list[bytes] = []
         self._upstream = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -37,11 +40,14 @@ class Recorder:
             except OSError:
                 return
             with client, socket.create_connection(("127.0.0.1", self._upstream)) as upstream:
-                upstream.sendall(self._request(client))
+                request = self._request(client)
+                self.requests.append(request.partition(b"\r\n\r\n")[2])
+                upstream.sendall(request)
                 answer = b""
-                while piece := upstream.recv(65_536):
-                    answer += piece
-                    client.sendall(piece)
+                with contextlib.suppress(OSError):  # whoever asked hung up: so do we
+                    while piece := upstream.recv(65_536):
+                        answer += piece
+                        client.sendall(piece)
                 self.bodies.append(body_of(answer))
 
     def _request(self, client: socket.socket) -> bytes:
