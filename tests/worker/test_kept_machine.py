@@ -484,4 +484,4 @@ def test_whatever_was_kept_a_prompt_is_answered_as_if_nothing_were(
         if examples > 25:
             print(f"\n{STEPS.total()} steps: {dict(STEPS)}; resumed: {dict(FROM)}")
     assert STEPS.total() > examples
-    assert FROM.total() > examples / 2
+    assert FROM.total() > (examples / 2 if examples > 25 else 0)  # few are drawn as chance has it
