@@ -137,7 +137,8 @@ class Finished:
     """The answer is complete. `detail` says why in one word (eos, stop_string, max_tokens, …).
 
     `thinking_closed_by`: model, call, budget, or None. `choice_margin`: how clearly one of a list
-    was chosen, 0 to 1.
+    was chosen, 0 to 1. `reasoned_chars`: of its text, from the start: reasoning, although nothing
+    had opened any.
     """
 
     reason: FinishReason
@@ -148,6 +149,7 @@ class Finished:
     cache_source: str = "none"
     thinking_closed_by: str | None = None
     choice_margin: float | None = None
+    reasoned_chars: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,10 @@ class MonitorCounts:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Worker → gateway: the end of a run; repeated until acknowledged."""
+    """Worker → gateway: the end of a run; repeated until acknowledged.
+
+    `reasoned_chars`: of its text, from the start: reasoning, although nothing had opened any.
+    """
 
     run_id: str
     last_token: int
@@ -225,6 +228,7 @@ class Done:
     choice_margin: float | None = None
     last_block_hash: str | None = None
     error: str | None = None
+    reasoned_chars: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,12 +88,13 @@ class Reporter:
         """
         self.delta(run.release(is_over=True))
         self.closed(
-            run.record, run.number - 1, ending, closed_by=run.thinking_closed_by, margin=run.margin
-        )
+            run.record, run.number - 1, ending, closed_by=run.thinking_closed_by,
+            margin=run.margin, reasoned_chars=run.text.reasoned_chars,
+        )  # fmt: skip
 
     def closed(
         self, record: RunRecord, last_token: int, ending: Ending, *, closed_by: str | None = None,
-        margin: float | None = None,
+        margin: float | None = None, reasoned_chars: int = 0,
     ) -> None:  # fmt: skip
         """The end of a run by its record alone."""
         self._note_end(record, ending.finish, ending.detail, ending.error)
@@ -113,6 +114,7 @@ class Reporter:
                 thinking_closed_by=closed_by,
                 choice_margin=margin,
                 error=ending.error,
+                reasoned_chars=reasoned_chars,
             )
         )
 

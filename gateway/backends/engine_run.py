@@ -145,6 +145,7 @@ class EngineRun:
                         cache_source=message.cache_source,
                         thinking_closed_by=message.thinking_closed_by,
                         choice_margin=message.choice_margin,
+                        reasoned_chars=message.reasoned_chars,
                     )
                     return
 

@@ -20,7 +20,7 @@ from gateway.surfaces.chat.render import ChatRenderer
 from gateway.surfaces.completions.parse import parse_completion
 from gateway.surfaces.completions.render import CompletionRenderer
 from gateway.surfaces.params import ManagedRequest
-from proto.events import Event, Finished, Reading, Usage, Waiting
+from proto.events import Event, Finished, Reading, ReasoningDelta, TextDelta, Usage, Waiting
 
 HEARTBEAT_S = 15.0  # of silence on an open stream
 HEARTBEAT = b"\n\n"  # a blank line: every client takes it
@@ -119,7 +119,8 @@ class Answer:
 
     def write(self, answers: Sequence[tuple[Iterable[Event], Finished]], usage: Usage) -> None:
         """Writes answers that are not streamed."""
-        body = self._renderer.whole(answers, usage)
+        split = [(_split(events, end.reasoned_chars), end) for events, end in answers]
+        body = self._renderer.whole(split, usage)
         self._exchange.reply(200, body, self._headers)
 
     def _open(self) -> None:
@@ -149,3 +150,19 @@ def _aged(event: Event | None, seconds: float) -> Event | None:
     if not isinstance(event, Waiting):
         return event
     return replace(event, est_wait_ms=max(0, event.est_wait_ms - int(seconds * 1000)))
+
+
+def _split(events: Iterable[Event], reasoned_chars: int) -> Iterable[Event]:
+    """The events with so many characters of their text as reasoning; a stream has shown them as
+    text by then. What is nothing but reasoning stays the answer."""
+    events = [*events]
+    texts = [event for event in events if isinstance(event, TextDelta)]
+    text = "".join(one.text for one in texts)
+    if not 0 < reasoned_chars < len(text):
+        return events
+    logprobs = tuple(one for delta in texts for one in delta.logprobs)
+    return [
+        ReasoningDelta(text[:reasoned_chars].strip("\n")),
+        TextDelta(text[reasoned_chars:].lstrip("\n"), logprobs),
+        *(event for event in events if not isinstance(event, TextDelta)),
+    ]

@@ -70,8 +70,9 @@ class FakeWorker:
             await self.send(Delta(run.run_id, number, (number,), (piece,), ("text",), (False,)))
 
     async def finish(
-        self, run: Submit, tokens: int, reason: FinishReason = "stop", *, prompt_tokens: int = 5
-    ) -> None:
+        self, run: Submit, tokens: int, reason: FinishReason = "stop", *, prompt_tokens: int = 5,
+        reasoned_chars: int = 0,
+    ) -> None:  # fmt: skip
         usage = Usage(
             prompt_tokens,
             tokens,
@@ -89,6 +90,7 @@ class FakeWorker:
                 "none",
                 MonitorCounts(),
                 detail="eos",
+                reasoned_chars=reasoned_chars,
             )
         )
 

@@ -149,3 +149,26 @@ async def test_what_is_hidden_stands_in_no_count_of_an_answer_that_broke_off(
     assert (row.outcome, row.prompt_tokens, row.completion_tokens) == ("aborted", 13, 2)
     assert (row.note_tokens, row.hidden_tokens) == (7, 1)
     assert (row.upstream_input_tokens, row.upstream_output_tokens) == (20, 3)
+
+
+async def test_what_turns_out_to_be_reasoning_is_told_apart_where_nothing_was_streamed(
+    tmp_path: Path,
+) -> None:
+    async def reasons_anyway(worker: FakeWorker, run: Submit) -> None:
+        if is_question(run):
+            await worker.write(run, "debug")
+            return await worker.finish(run, 1)
+        await worker.write(run, "I s", "ee.\nH", "i.")
+        reasoned = 0 if "all of it" in run.call.messages[-1].text else 7
+        await worker.finish(run, 3, reasoned_chars=reasoned or 10)
+
+    async with conducted(tmp_path, reasons_anyway) as (_, __, client):
+        whole = await client.post("/v1/chat/completions", json=body())
+        reply = await streamed(client, body())
+        other = {"role": "user", "content": "And all of it?"}
+        only = await client.post("/v1/chat/completions", json=body(reply, other))
+    message = whole.json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("I see.", "Hi.")
+    assert reply["content"] == "I see.\nHi." and not reply["reasoning_content"]
+    message = only.json()["choices"][0]["message"]
+    assert message["content"] == "I see.\nHi." and "reasoning_content" not in message

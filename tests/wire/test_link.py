@@ -96,7 +96,7 @@ EXAMPLES: list[messages.LinkMessage] = [
     messages.Cancel("r1", 1, "client left"),
     messages.Done(
         "r1", 8, "stop", USAGE, TIMINGS, Speculation(4, 3, 2, 1, (1, 0)), "none",
-        messages.MonitorCounts(1, 2), "eos", "model", 0.25, "bh", None,
+        messages.MonitorCounts(1, 2), "eos", "model", 0.25, "bh", None, 7,
     ),
     messages.Refused("busy", "queue_full", "r1", None, None, 5000),
     messages.Credit("r1", 128),

@@ -40,6 +40,7 @@ class Said:
     hidden: tuple[int, ...]
     acts: tuple[tuple[str, str], ...]
     deltas: tuple[Delta, ...]
+    reasoned_chars: int
 
 
 def said_by(
@@ -94,5 +95,5 @@ def _said(deltas: list[Delta], done: Done) -> Said:
     return Said(
         texts["reasoning"], texts["text"], tuple((name, args) for name, args in calls.values()),
         done.finish, done.detail, done.usage, done.thinking_closed_by, tuple(hidden),
-        tuple((event.task, event.reason) for event in acts), tuple(deltas),
+        tuple((event.task, event.reason) for event in acts), tuple(deltas), done.reasoned_chars,
     )  # fmt: skip

@@ -87,6 +87,11 @@ class AnswerText:
         return self._reasoning.closed_by
 
     @property
+    def reasoned_chars(self) -> int:
+        """Of the text, from the start: reasoning, although nothing had opened any."""
+        return self._reasoning.reasoned_chars
+
+    @property
     def calls(self) -> int:
         """Calls that are complete."""
         return self._calls.calls

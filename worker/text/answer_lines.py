@@ -17,6 +17,7 @@ class AnswerLines:
 
     def __init__(self, close: str, *, has_tools: bool) -> None:
         self._close = close
+        self.has_call = False  # one was begun
         self._has_tools = has_tools
         self._held = ""  # a line that may be nothing but the marker
         self._is_plain = False  # this line has other text
@@ -59,6 +60,7 @@ class AnswerLines:
         if self._has_tools:
             seen = self._tail + part
             begun, ended = seen.rfind(CALL), seen.rfind(CALL_END)
+            self.has_call |= begun >= 0
             if begun != ended:
                 self._is_in_call = begun > ended
             self._tail = seen[-len(CALL) :]

@@ -66,6 +66,8 @@ class ReasoningText:
             self._where = "opening"
         self._held = ""
         self._has_reasoning = False  # some went out, so that blank lines are no leading ones
+        self.reasoned_chars = 0  # of the text: it was reasoning, as a close marker behind it says
+        self._text_chars = 0
         self._call = _PossibleCall("", form.close, self._names)
         self._answer = AnswerLines(form.close, has_tools=bool(self._names))
         self._out: list[Span] = []
@@ -186,6 +188,8 @@ class ReasoningText:
         self._say(text)
         if rest is None:
             return ""
+        if self._closed_by is None and not self._answer.has_call:
+            self.reasoned_chars = self.reasoned_chars or self._text_chars
         self._where = "closed"
         return rest
 
@@ -210,6 +214,7 @@ class ReasoningText:
 
     def _say(self, text: str) -> None:
         if text:
+            self._text_chars += len(text)
             self._add(Span("text", text))
 
     def _add(self, span: Span) -> None:

@@ -256,7 +256,10 @@ class MemoryRun:
         )
         has_lost_calls = last.reason == "tool_calls" and not self.calls
         reason = "stop" if has_lost_calls else last.reason
-        return replace(first, reason=reason, detail=last.detail, usage=usage, timings=timings)
+        return replace(
+            first, reason=reason, detail=last.detail, usage=usage, timings=timings,
+            reasoned_chars=0 if cut else first.reasoned_chars,
+        )  # fmt: skip
 
 
 def _is_answer(event: Event) -> bool:
