@@ -104,7 +104,7 @@ class Facts:
 
     `scope`: whose sessions and notes these are, the client's key. `allowed`: profiles that the key
     may use, None for all. `has_turn_nearby`: a request with tools of the same session, else of the
-    same key and profile, came within the last 10 s.
+    same key and client, came within the last 10 s.
     """
 
     settings: Settings

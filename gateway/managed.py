@@ -118,8 +118,9 @@ class Managed:
         entry: Entry,
         allowed: tuple[str, ...] | None,
     ) -> Turn | None:
-        """What the conductor decides; None where it has no say."""
-        if self._conducting is None or not host.is_planned:
+        """What the conductor decides; None where it has no say: a raw prompt is no turn."""
+        is_chat = exchange.surface == "chat"
+        if self._conducting is None or not host.is_planned or not is_chat:
             return None
         surface = exchange.surface or ""
         asked = asked_of(surface, _headers(exchange), fields, request)

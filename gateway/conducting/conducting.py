@@ -121,6 +121,7 @@ class Turn:
     _head: JournalHead
     _keeping: asyncio.Task[None] | None = field(default=None)
     _tellings: list[Telling] = field(default_factory=list)
+    _is_answer_kept: bool = False
 
     def work(self, salt: str) -> tuple[Call, Plan]:
         """What the host is given: the call, and the decisions about it."""
@@ -179,6 +180,7 @@ class Turn:
             rules.channel,
             status.Classed(task.name) if task is not None and task.source in _FOUND else None,
             now_ms,
+            before_end=(lambda told: self._keep_answer(run, told)) if asked.choices == 1 else None,
         )
         self._tellings.append(telling)
         return telling.events()
@@ -192,25 +194,30 @@ class Turn:
             numbers = dict(finding.numbers or {})
             line = JournalLine(event, finding.reason, finding.task, finding.mode, numbers)
             journal.emit(self._head, line)
-        if self._keeping is not None:
+        if runs and not self._is_answer_kept:
+            await self._keep_answer(runs[0], self._tellings[0] if len(runs) == 1 else None)
+        elif self._keeping is not None:
             await self._keeping
-        outcome = self._outcome(runs)
-        if outcome.lines:
-            journal.emit(self._head, JournalLine("status", numbers={"count": len(outcome.lines)}))
-        if outcome != Outcome():
-            await self._keep(outcome)
         self._write_down(finish or "broken off")
 
-    def _outcome(self, runs: Sequence[Run]) -> Outcome:
-        """What is to be kept of it; as if nothing had been put in where several answers were."""
-        lines = tuple(line for telling in self._tellings for line in telling.sent_lines)
-        outcome = Outcome(lines=lines)
-        if runs and runs[0].note_ids and runs[0].tokenizer_hash:
-            ids, tokenizer = runs[0].note_ids, runs[0].tokenizer_hash
-            outcome = replace(outcome, note_ids=ids, tokenizer_hash=tokenizer)
-        if len(runs) == 1 and self._tellings and (hidden := tuple(runs[0].hidden)):
-            outcome = replace(outcome, answer=self._tellings[0].answer, hidden=hidden)
-        return outcome
+    async def _keep_answer(self, run: Run, telling: Telling | None) -> None:
+        """Stores what the next turn needs of an answer, before its client can ask that turn.
+        `telling` None: there are several answers, and what was put into one is not told again."""
+        self._is_answer_kept = True
+        if self._keeping is not None:
+            await self._keeping
+        outcome = Outcome()
+        if run.note_ids and run.tokenizer_hash:
+            outcome = Outcome(run.note_ids, run.tokenizer_hash)
+        if telling is not None and telling.sent_lines:
+            line = JournalLine("status", numbers={"count": len(telling.sent_lines)})
+            self._rooms.journal.emit(self._head, line)
+            outcome = replace(outcome, lines=telling.sent_lines)
+        if telling is not None and run.hidden:
+            outcome = replace(outcome, answer=telling.answer, hidden=tuple(run.hidden))
+        if outcome != Outcome():
+            # The session is there already; without lines there is no news of it.
+            await self._keep(outcome, is_session_new=bool(outcome.lines))
 
     def _write_down(self, finish: str) -> None:
         """The block of its session's transcript, where the profile has one."""
@@ -233,11 +240,11 @@ class Turn:
             days=rules.days,
         )  # fmt: skip
 
-    async def _keep(self, outcome: Outcome) -> None:
+    async def _keep(self, outcome: Outcome, *, is_session_new: bool = True) -> None:
         kept = close(self.plan, outcome)
         notebook = self._rooms.notebook
         try:
-            if kept.session is not None:
+            if kept.session is not None and is_session_new:
                 await notebook.sessions.save(kept.session)
             if kept.notes:
                 await notebook.notes.save(kept.notes)

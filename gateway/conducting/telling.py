@@ -3,7 +3,7 @@
 Knows no surface and no store.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal
 
 from conductor import status
@@ -15,6 +15,7 @@ from proto.events import (
     CallEnd,
     CallStart,
     Event,
+    Finished,
     Reading,
     ReasoningDelta,
     TextDelta,
@@ -32,7 +33,8 @@ _ACTS: dict[str, Step] = {
 
 class Telling:
     """What a client is told of one run. `lines`: its status lines, None for an answer without any;
-    they go into `channel`. `first`: the step before the run. `now_ms`: of any one clock."""
+    they go into `channel`. `first`: the step before the run, told once that is taken. `now_ms`: of
+    any one clock. `before_end`: what is waited for before the client has the end."""
 
     def __init__(
         self,
@@ -41,12 +43,14 @@ class Telling:
         channel: Literal["reasoning", "content"],
         first: Step | None,
         now_ms: Callable[[], int],
+        before_end: Callable[["Telling"], Awaitable[None]] | None = None,
     ) -> None:
         self._run = run
         self._lines = lines
         self._channel = channel
         self._first = first
         self._now_ms = now_ms
+        self._before_end = before_end
         self._said: list[Event] = []
         self._told_findings = 0
         self._reading: tuple[int, int] | None = None  # when its prompt was begun, and how far
@@ -63,15 +67,19 @@ class Telling:
 
     async def events(self) -> AsyncIterator[Event | Silence]:
         """The run's events, and the lines. Raises: what the run does."""
-        for line in self._show(self._first):
-            yield line
         async for event in self._run.events():
+            if not isinstance(event, Silence):  # refused runs say nothing
+                first, self._first = self._first, None
+                for line in self._show(first):
+                    yield line
             if not isinstance(event, ReasoningDelta):  # a loop was closed behind its last words
                 for line in self._show(*self._acts()):
                     yield line
             for line in self._show(self._wait(event)):
                 yield line
             self._note(event)
+            if isinstance(event, Finished) and self._before_end is not None:
+                await self._before_end(self)
             yield event
             for line in self._show(*self._acts()):
                 yield line

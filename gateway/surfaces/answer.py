@@ -154,15 +154,15 @@ def _aged(event: Event | None, seconds: float) -> Event | None:
 
 def _split(events: Iterable[Event], reasoned_chars: int) -> Iterable[Event]:
     """The events with so many characters of their text as reasoning; a stream has shown them as
-    text by then. What is nothing but reasoning stays the answer."""
+    text by then. What is nothing but reasoning stays the answer, and so does a text whose
+    log-probabilities were asked for."""
     events = [*events]
     texts = [event for event in events if isinstance(event, TextDelta)]
     text = "".join(one.text for one in texts)
-    if not 0 < reasoned_chars < len(text):
+    if not 0 < reasoned_chars < len(text) or any(one.logprobs for one in texts):
         return events
-    logprobs = tuple(one for delta in texts for one in delta.logprobs)
     return [
         ReasoningDelta(text[:reasoned_chars].strip("\n")),
-        TextDelta(text[reasoned_chars:].lstrip("\n"), logprobs),
+        TextDelta(text[reasoned_chars:].lstrip("\n")),
         *(event for event in events if not isinstance(event, TextDelta)),
     ]

@@ -1,5 +1,6 @@
 """What an answer leaves for the next turn: status lines go, what was hidden in it stays."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -172,3 +173,44 @@ async def test_what_turns_out_to_be_reasoning_is_told_apart_where_nothing_was_st
     assert reply["content"] == "I see.\nHi." and not reply["reasoning_content"]
     message = only.json()["choices"][0]["message"]
     assert message["content"] == "I see.\nHi." and "reasoning_content" not in message
+
+
+async def test_the_end_is_sent_when_what_the_next_turn_needs_is_stored(tmp_path: Path) -> None:
+    saves, may_save = asyncio.Event(), asyncio.Event()
+    async with conducted(tmp_path, looped) as (gateway, _, client):
+        rooms: Any = gateway.gateway.rooms
+        save = rooms.notebook.notes.save
+
+        async def slow(records: Any) -> None:
+            if any(record.kind == "hidden" for record in records):
+                saves.set()
+                await may_save.wait()
+            await save(records)
+
+        rooms.notebook.notes.save = slow
+        asked = body(stream=True)
+        async with client.stream("POST", "/v1/chat/completions", json=asked) as found:
+            lines = found.aiter_lines()
+            async for line in lines:
+                if "bracket" in line:
+                    break
+            rest = asyncio.ensure_future(anext(line async for line in lines if "DONE" in line))
+            async with asyncio.timeout(5):
+                await saves.wait()
+                assert not rest.done()
+                may_save.set()
+                assert await rest == "data: [DONE]"
+
+
+async def test_a_raw_prompt_is_not_planned(tmp_path: Path) -> None:
+    async def says(worker: FakeWorker, run: Submit) -> None:
+        await worker.write(run, "x")
+        await worker.finish(run, 1)
+
+    async with conducted(tmp_path, says) as (_, worker, client):
+        asked = {"model": "TandemLLM", "prompt": "def f(", "suffix": "): pass"}
+        found = await client.post("/v1/completions", json=asked)
+        run = await worker.hear(Submit)
+    assert found.status_code == 200 and "x-tandem-profile" not in found.headers
+    assert [isinstance(one, Submit) for one in worker.heard].count(True) == 1
+    assert run.plan.monitor is None and run.plan.segments == ()

@@ -71,6 +71,11 @@ async def test_a_class_stands_first_and_a_wait_is_told_by_its_place_and_time() -
     )  # fmt: skip
 
 
+async def test_a_run_that_has_said_nothing_has_no_lines_yet() -> None:
+    shown, telling = await told(Silence(), Silence(), first=Classed("debug"))
+    assert shown == [] and telling.sent_lines == ()
+
+
 async def test_the_time_that_is_left_follows_from_what_was_read_since_the_first_look() -> None:
     shown, _ = await told(
         Reading("memory_wait", 0, 20_000, 0),
