@@ -197,6 +197,7 @@ async def test_the_end_is_sent_when_what_the_next_turn_needs_is_stored(tmp_path:
             rest = asyncio.ensure_future(anext(line async for line in lines if "DONE" in line))
             async with asyncio.timeout(5):
                 await saves.wait()
+                await client.get("/health")  # an end that was sent would be here by now
                 assert not rest.done()
                 may_save.set()
                 assert await rest == "data: [DONE]"
