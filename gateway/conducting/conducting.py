@@ -195,7 +195,8 @@ class Turn:
             line = JournalLine(event, finding.reason, finding.task, finding.mode, numbers)
             journal.emit(self._head, line)
         if runs and not self._is_answer_kept:
-            await self._keep_answer(runs[0], self._tellings[0] if len(runs) == 1 else None)
+            told = self._tellings
+            await self._keep_answer(runs[0], told[0] if len(told) == len(runs) == 1 else None)
         elif self._keeping is not None:
             await self._keeping
         self._write_down(finish or "broken off")
