@@ -226,8 +226,6 @@ class HttpRun:
             arrived_s=self._place.now(),
             kind=ask.kind,
         )
-        row.backend, row.upstream_key = self._entry.backend, self._entry.upstream_key
-        row.upstream_model = self._entry.upstream_model
         self._place.books.open(row)
         return row
 

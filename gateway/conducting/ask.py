@@ -97,7 +97,6 @@ class HostAsk:
         )
         row.backend, row.upstream_key = self._answering.backend, self._answering.upstream_key
         row.upstream_model = self._answering.model
-        row.run_id = None
         return row
 
     async def _run(self, question: Question, row: Entry) -> Reply:

@@ -239,7 +239,8 @@ class Entry:
     def child(
         self, *, request_id: str, ts_ms: int, arrived_s: float, kind: Kind, attempt: int = 1
     ) -> "Entry":
-        """A further upstream call made for this request: whose it is stays the same."""
+        """A further upstream call made for this request: whose it is stays the same, and who
+        answers until it is said otherwise. A run of our own engine is never that of another."""
         return Entry(
             request_id=request_id,
             ts_ms=ts_ms,
@@ -247,7 +248,6 @@ class Entry:
             parent_request_id=self.parent_request_id or self.request_id,
             kind=kind,
             attempt=attempt,
-            run_id=self.run_id,
             conversation_id=self.conversation_id,
             client_id=self.client_id,
             user_id=self.user_id,
@@ -256,6 +256,9 @@ class Entry:
             path=self.path,
             stream=self.stream,
             model=self.model,
+            backend=self.backend,
+            upstream_key=self.upstream_key,
+            upstream_model=self.upstream_model,
             profile=self.profile,
             config_rev=self.config_rev,
             session_hash=self.session_hash,

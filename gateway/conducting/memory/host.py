@@ -88,9 +88,6 @@ class MemoryHost:
             arrived_s=self._now(),
             kind="continuation",
         )
-        row.run_id = None
-        row.backend, row.upstream_key = entry.backend, entry.upstream_key
-        row.upstream_model = entry.upstream_model
         self._books.open(row)
         if work.wait_s is not None:
             spent_s = row.arrived_s - before.entry.arrived_s

@@ -215,14 +215,17 @@ def test_a_refused_request_has_neither_tokens_nor_speed() -> None:
 
 def test_a_further_call_belongs_to_its_request_and_shows_nothing() -> None:
     entry = opened(
-        "req-a", client_id="k:abc", user_id="ann", model="m", session_hash="s", profile="chat"
-    )
+        "req-a", client_id="k:abc", user_id="ann", model="m", session_hash="s", profile="chat",
+        backend="b", upstream_key="team", upstream_model="m-1", run_id="run-1",
+    )  # fmt: skip
     child = entry.child(request_id="req-b", ts_ms=5, arrived_s=0.5, kind="attempt", attempt=2)
     child.book_usage(prompt=5, completion=6, source="backend")
     child.close(1.0, outcome="failed")
     row = row_of(child)
     assert (row.parent_request_id, row.kind, row.attempt) == ("req-a", "attempt", 2)
     assert (row.client_id, row.user_id, row.model) == ("k:abc", "ann", "m")
+    assert (row.backend, row.upstream_key, row.upstream_model) == ("b", "team", "m-1")
+    assert row.run_id is None  # that run is the other call's
     assert (row.prompt_tokens, row.upstream_input_tokens) == (None, 5)
 
 
